@@ -1,0 +1,106 @@
+"""The exception types, the value that describes one problem, and the one function that formats it.
+
+A check returns problems; whoever builds a value raises them together, so that a user sees every problem at once.
+Nothing here knows about graphs, files or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+Path = tuple["str | int", ...]
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A position in a text, counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: what, what would be right, and where.
+
+    `path` is the position inside the value, such as `("cores", "G2", 1)`; a reader turns it into a `place`.
+    """
+
+    text: str
+    hint: str = ""
+    path: Path = ()
+    place: Place | None = None
+
+    def under(self, *prefix: str | int) -> Problem:
+        """The same problem, seen from a value that holds this one at `prefix`."""
+        return replace(self, path=(*prefix, *self.path))
+
+
+def render(problem: Problem, *, source: str = "", label: str = "") -> str:
+    """A problem as text: `source:line:column: label: what is wrong`, then the fix, indented.
+
+    >>> print(render(Problem("size 0 is too small.", "Sizes are at least 1.", place=Place(3, 7)), source="tt.yaml"))
+    tt.yaml:3:7: size 0 is too small.
+      Sizes are at least 1.
+    """
+    parts = [source] if source else []
+    if problem.place is not None:
+        parts.append(f"{problem.place.line}:{problem.place.column}")
+    head = ":".join(parts)
+    head = f"{head}: " if head else ""
+    head += f"{label}: " if label else ""
+    hint = "".join(f"\n  {line}" for line in problem.hint.splitlines())
+    return f"{head}{problem.text}{hint}"
+
+
+class TnmarsError(ValueError):
+    """Base of every error that tnmars raises about what it was given."""
+
+    def __init__(self, problems: str | Problem | Iterable[Problem], *, source: str = ""):
+        if isinstance(problems, str):
+            problems = Problem(problems)
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.source = source
+        super().__init__("\n".join(render(problem, source=source) for problem in self.problems))
+
+
+class GraphError(TnmarsError):
+    """A graph, or a part of one, that cannot be built."""
+
+
+class SpecError(TnmarsError):
+    """A spec file that cannot be read."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that proposes the known name closest to `name`, or nothing.
+
+    >>> nearest("r3", ["i1", "r2"])
+    " Did you mean 'r2'?"
+    """
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, sorted(set(known)), n=1, cutoff=0.5)
+    return f" Did you mean '{found[0]}'?" if found else ""
+
+
+def listing(names: Sequence[str], limit: int = 12) -> str:
+    """Names joined by commas, cut after `limit` of them.
+
+    >>> listing(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    if not names:
+        return "none"
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "core"), plural(1200, "core")
+    ('1 core', '1,200 cores')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

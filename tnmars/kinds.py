@@ -1,0 +1,133 @@
+"""What a weight may do: the kinds of layer, the roles of open edges, and the options that each kind takes.
+
+These tables are data. The graph's checks, the spec reader and the JSON Schema all read them, so that a new role or
+option is one line here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(str, Enum):
+    """What an edge is for. Every role but `BOND` is that of a mode, an open edge."""
+
+    IN = "in"
+    LOOKUP = "lookup"
+    PATCH = "patch"
+    KERNEL = "kernel"
+    OUT = "out"
+    FREE = "free"
+    BOND = "bond"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+MODE_ROLES = tuple(role for role in Role if role is not Role.BOND)
+
+ROLE_MEANING = {
+    Role.IN: "input features or channels; their product is the input size, first mode slowest",
+    Role.LOOKUP: "rows of an embedding table; their product is the vocabulary",
+    Role.PATCH: "input channels times all taps of a convolution, in torch's unfold order",
+    Role.KERNEL: "taps of a convolution: one spatial axis each, or several flattened together",
+    Role.OUT: "output features or channels; their product is the output size, first mode slowest",
+    Role.FREE: "axes of a plain tensor",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of a layer, named as in torch. `form` says which values it takes, see `tnmars.options`."""
+
+    name: str
+    form: str
+    default: object
+    meaning: str
+
+
+STRIDE = Option("stride", "axes", 1, "step between output positions: one number, or one per spatial axis")
+PADDING = Option("padding", "padding", 0, "zeros around the input: a number, one per axis, 'same' or 'valid'")
+DILATION = Option("dilation", "axes", 1, "distance between taps: one number, or one per spatial axis")
+BIAS = Option("bias", "flag", True, "whether a bias is added to the real output features")
+PADDING_IDX = Option("padding_idx", "index", None, "the row that stays zero and gets no gradient")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a weight does: which roles its modes have, which of its axes may be padded, and which options it takes.
+
+    `needs` lists the groups of roles of which each must be present; `may` the optional ones.
+    `sized` lists the roles whose flat axis may be shorter than the product of its modes, the rest being padding.
+    `layout` is torch's order of the weight's axes, `KERNEL` standing for all spatial ones; empty: one axis per mode.
+    """
+
+    name: str
+    needs: tuple[tuple[Role, ...], ...]
+    may: tuple[Role, ...]
+    sized: tuple[Role, ...]
+    layout: tuple[Role, ...]
+    options: tuple[Option, ...]
+    meaning: str
+    has_operands: bool = False
+    """Whether the inputs and the output are named and laid out by the user."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Every role that a mode of this kind may have, in canonical order."""
+        found = {role for group in self.needs for role in group} | set(self.may)
+        return tuple(role for role in MODE_ROLES if role in found)
+
+    @property
+    def has_bias(self) -> bool:
+        return BIAS in self.options
+
+    @property
+    def is_spatial(self) -> bool:
+        return Role.KERNEL in self.roles
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "linear",
+            ((Role.IN,), (Role.OUT,)),
+            (),
+            (Role.IN, Role.OUT),
+            (Role.OUT, Role.IN),
+            (BIAS,),
+            "torch.nn.Linear",
+        ),
+        Kind(
+            "conv",
+            ((Role.IN, Role.PATCH), (Role.OUT,)),
+            (Role.KERNEL,),
+            (Role.IN, Role.OUT),
+            (Role.OUT, Role.IN, Role.KERNEL),
+            (STRIDE, PADDING, DILATION, BIAS),
+            "torch.nn.Conv1d, Conv2d or Conv3d",
+        ),
+        Kind(
+            "embedding",
+            ((Role.LOOKUP,), (Role.OUT,)),
+            (),
+            (Role.LOOKUP, Role.OUT),
+            (Role.LOOKUP, Role.OUT),
+            (PADDING_IDX,),
+            "torch.nn.Embedding",
+        ),
+        Kind("tensor", ((Role.FREE,),), (), (), (), (), "the weight itself, one axis per mode"),
+        Kind(
+            "map",
+            ((Role.IN,),),
+            (Role.OUT,),
+            (),
+            (),
+            (),
+            "any multilinear map of named inputs, such as bilinear pooling",
+            has_operands=True,
+        ),
+    )
+}
