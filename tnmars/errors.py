@@ -81,7 +81,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     from difflib import get_close_matches
 
-    found = get_close_matches(name, sorted(set(known)), n=1, cutoff=0.5)
+    candidates = sorted(set(known))[:200]  # the search is slow, and nobody names that many edges by hand
+    found = get_close_matches(name, candidates, n=1, cutoff=0.5)
     return f" Did you mean '{found[0]}'?" if found else ""
 
 

@@ -19,6 +19,8 @@ MAX_ENTRIES = 2**63 - 1
 MAIN = "main"
 """The name of the only term of a graph that was not written as a sum."""
 
+NAME_RULE = "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters."
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Axis = tuple[str, ...]
@@ -41,7 +43,7 @@ def name_problem(what: str, name: object) -> Problem | None:
     shown = repr(name) if len(repr(name)) < 60 else repr(name)[:57] + "..."
     return Problem(
         f"{what} name {shown} is not an identifier.",
-        "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters.",
+        NAME_RULE,
     )
 
 
@@ -97,13 +99,15 @@ class Core:
 
     def _problems(self) -> Iterator[Problem | None]:
         yield name_problem("core", self.name)
+        seen: set[str] = set()
         for at, edge in enumerate(self.edges):
-            if edge in self.edges[:at]:
+            if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
                     "A core lists an edge once; for a trace, put an identity between, or use another bond.",
                     path=(at,),
                 )
+            seen.add(edge)
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(self.edges)}]"

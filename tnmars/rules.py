@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from math import prod
 
 from tnmars import options
@@ -29,6 +30,9 @@ from tnmars.parts import (
 MAX_PARTS = 10_000
 """How many modes, bonds and cores a graph may have in all."""
 
+MAX_PROBLEMS = 100
+"""How many problems of one graph are reported: nobody reads more, and a broken file may have thousands."""
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -49,7 +53,7 @@ class Fields:
 
 
 def problems(fields: Fields) -> list[Problem]:
-    """Everything that is wrong with the fields of a graph; empty where they make one."""
+    """Everything that is wrong with the fields of a graph, up to a hundred problems; empty where they make one."""
     kind = KINDS.get(fields.kind)
     if kind is None:
         return [
@@ -62,15 +66,16 @@ def problems(fields: Fields) -> list[Problem]:
     parts = len(fields.modes) + sum(len(term.bonds) + len(term.cores) for term in fields.terms)
     if parts > MAX_PARTS:
         return [Problem(f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed.")]
-    return [
-        *_modes(kind, fields),
-        *_terms(fields),
-        *_shared(fields),
-        *_taps(kind, fields),
-        *_features(kind, fields),
-        *_operands(kind, fields),
-        *_options(kind, fields),
-    ]
+    found = chain(
+        _modes(kind, fields),
+        _terms(fields),
+        _shared(fields),
+        _taps(kind, fields),
+        _features(kind, fields),
+        _operands(kind, fields),
+        _options(kind, fields),
+    )
+    return list(islice(found, MAX_PROBLEMS))
 
 
 def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
@@ -189,16 +194,17 @@ def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields) -> Iterator[Proble
 
 
 def _shared(fields: Fields) -> Iterator[Problem]:
-    modes = [mode.name for mode in fields.modes]
+    modes = {mode.name: mode for mode in fields.modes}
     ends = [term.ends() for term in fields.terms]
+    seen: set[str] = set()
     for at, name in enumerate(fields.shared):
         path = ("shared", at)
-        if name in fields.shared[:at]:
+        if name in seen:
             yield Problem(f"shared lists mode '{name}' twice.", "Once is enough.", path)
         elif name not in modes:
             yield Problem(
                 f"shared lists '{name}', which is not a mode.",
-                f"Modes: {listing(modes)}.{nearest(name, modes)}",
+                f"Modes: {listing(list(modes))}.{nearest(name, modes)}",
                 path,
             )
         elif ends and max(len(found.get(name, ())) for found in ends) < 2:

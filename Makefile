@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test thorough lint docs bench clean golden
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	mkdir -p build/demo
+	$(BIN)/tnmars check specs/tt_linear.yaml
+	$(BIN)/tnmars show specs/tt_linear.yaml
+	$(BIN)/tnmars show specs/tt_linear.yaml -o build/demo/tt_linear.html
+	@echo "the picture of the graph: build/demo/tt_linear.html"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+# Every number of cases that the issues state; `make test` runs about 5 % of them.
+thorough: $(STAMP)
+	TNMARS_THOROUGH=1 $(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Rewrites the golden files and the shipped schema; review the diff.
+golden: $(STAMP)
+	$(BIN)/python -m tnmars.spec.schema > tnmars/spec/schema.json.new && mv tnmars/spec/schema.json.new tnmars/spec/schema.json
+	TNMARS_REWRITE_GOLDEN=1 $(BIN)/python -m pytest tests -k golden
+
+clean:
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

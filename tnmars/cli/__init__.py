@@ -1,0 +1,58 @@
+"""The command line. One file per group of commands; no logic of its own.
+
+Bad input ends with exit status 2 and a message that says what to do, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from tnmars import __version__
+from tnmars.cli import graphs
+from tnmars.errors import TnmarsError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tnmars")
+def cli() -> None:
+    """Tensor-network graphs to PyTorch modules, with automatic rank selection."""
+
+
+for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema):
+    cli.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and ends the process: 0 fine, 2 bad input, 1 a fault of our own, 130 interrupted."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The exit status of a command."""
+    try:
+        status = cli.main(arguments, prog_name="tnmars", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except TnmarsError as error:
+        click.echo(str(error), err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; so does what is left
+        return 0
+    except Exception as error:
+        if os.environ.get("TNMARS_DEBUG"):
+            raise
+        click.echo(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "  This is a fault of tnmars, not of your input. Please report it with what TNMARS_DEBUG=1 shows.",
+            err=True,
+        )
+        return 1

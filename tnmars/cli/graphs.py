@@ -1,0 +1,207 @@
+"""`check`, `expand`, `show` and `schema`: the commands that read graphs. None of them imports torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tnmars.counts import Count, count
+from tnmars.errors import Problem, SpecError, plural, render
+from tnmars.files import write_text
+from tnmars.graph import Graph
+from tnmars.spec.nodes import MAX_BYTES
+from tnmars.spec.reader import Spec, read, read_file
+
+FILE = click.argument("file", type=click.Path())
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not (value.strip().isascii() and value.strip().isdigit()):
+            raise click.BadParameter(f"'{text}' is not of the form NAME=NUMBER, for example rank=8.")
+        found[name.strip()] = int(value[:20])
+    return found
+
+
+SET = click.option(
+    "--set",
+    "params",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    callback=_assignments,
+    help="Override a parameter of the file.",
+)
+
+
+def _read(file: str, params: dict[str, int]) -> Spec:
+    return read(sys.stdin.buffer.read(MAX_BYTES + 1), params) if file == "-" else read_file(file, params)
+
+
+def _graph(file: str, params: dict[str, int]) -> Graph:
+    spec = _read(file, params)
+    if spec.graph is None:
+        raise SpecError(spec.problems, source=file)
+    return spec.graph
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@SET
+@click.option("--strict", is_flag=True, help="Take warnings for errors.")
+@JSON
+def check(files: tuple[str, ...], params: dict[str, int], strict: bool, as_json: bool) -> int:
+    """Check spec FILES ('-' is standard input): every problem with line and column.
+
+    Exit status 0 if all are fine, 2 if not.
+    """
+    checked = [_check(file, params) for file in files]
+    if as_json:
+        click.echo(json.dumps([_check_data(*entry, strict) for entry in checked], indent=1))
+    else:
+        for file, spec, warnings in checked:
+            _print_check(file, spec, warnings, strict)
+    return 2 if any(spec.graph is None or (strict and warnings) for _, spec, warnings in checked) else 0
+
+
+def _check(file: str, params: dict[str, int]) -> tuple[str, Spec, list[Problem]]:
+    from tnmars.lint import lint
+
+    try:
+        spec = _read(file, params)
+    except SpecError as error:
+        return file, Spec(None, error.problems), []
+    warnings = [spec.locate(problem) for problem in lint(spec.graph)] if spec.graph else []
+    return file, spec, warnings
+
+
+def _print_check(file: str, spec: Spec, warnings: list[Problem], strict: bool) -> None:
+    for problem in spec.problems:
+        source = file if problem.place else ""
+        click.echo(render(problem, source=source, label=click.style("error", fg="red")), err=True)
+    label = click.style("error", fg="red") if strict else click.style("warning", fg="yellow")
+    for warning in warnings:
+        click.echo(render(warning, source=file, label=label), err=True)
+    if spec.graph is not None:
+        click.echo(f"{file}: {click.style('ok', fg='green') if not warnings else 'read'}, {_sentence(spec.graph)}")
+
+
+def _sentence(graph: Graph) -> str:
+    numbers = count(graph)
+    cores = sum(len(term.cores) for term in graph.terms)
+    head = str(graph).splitlines()[0]
+    return f"{head}; {plural(cores, 'core')}, {plural(numbers.cores, 'parameter')}, {_ratio(numbers)}"
+
+
+def _ratio(numbers: Count) -> str:
+    return f"{numbers.compression:,.2f}x smaller than dense" if numbers.cores else "no cores"
+
+
+def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) -> dict[str, Any]:
+    listed = [(problem, "error") for problem in spec.problems]
+    listed += [(problem, "error" if strict else "warning") for problem in warnings]
+    found: dict[str, Any] = {
+        "file": file,
+        "ok": all(severity != "error" for _, severity in listed),
+        "problems": [
+            {
+                "severity": severity,
+                "line": problem.place.line if problem.place else None,
+                "column": problem.place.column if problem.place else None,
+                "text": problem.text,
+                "hint": problem.hint,
+            }
+            for problem, severity in listed
+        ],
+    }
+    if spec.graph is not None:
+        numbers = count(spec.graph)
+        found |= {
+            "name": spec.graph.name,
+            "kind": spec.graph.kind,
+            "dense_shape": spec.graph.dense_shape,
+            "parameters": numbers.cores,
+            "dense": numbers.dense,
+            "bias": numbers.other,
+            "compression": numbers.compression if numbers.cores else None,
+            "compression_with_bias": numbers.compression_with_other if numbers.cores else None,
+        }
+    return found
+
+
+@click.command()
+@FILE
+@SET
+@JSON
+def expand(file: str, params: dict[str, int], as_json: bool) -> None:
+    """Print the explicit graph of FILE: families, copies and parameters written out."""
+    from tnmars.spec.writer import document, dump
+
+    graph = _graph(file, params)
+    click.echo(json.dumps(document(graph), indent=1) if as_json else dump(graph), nl=as_json)
+
+
+@click.command()
+@FILE
+@SET
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write a picture: .svg, .html or .dot.")
+@click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")
+@JSON
+def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
+    """Draw the graph of FILE, in the terminal or to a picture."""
+    from tnmars import draw
+
+    graph = _graph(file, params)
+    if output is not None:
+        writers = {".svg": draw.svg, ".dot": draw.dot, ".html": draw.html}
+        ending = Path(output).suffix.lower()
+        if ending not in writers:
+            raise click.BadParameter(f"'{output}' ends in none of {', '.join(writers)}.", param_hint="--output")
+        write_text(output, writers[ending](graph))
+    if as_json:
+        click.echo(json.dumps(_incidence(graph), indent=1))
+    elif output is None:
+        columns = width or shutil.get_terminal_size().columns
+        click.echo(draw.terminal(graph, width=columns, colour=sys.stdout.isatty()))
+    else:
+        click.echo(f"wrote {output}")
+
+
+def _incidence(graph: Graph) -> dict[str, Any]:
+    """Cores with shapes and bonds with ends: what a picture shows, as data."""
+    from tnmars.lint import useful_size
+
+    terms = []
+    for term in graph.terms:
+        ends = term.ends()
+        terms.append(
+            {
+                "name": term.name,
+                "cores": {core.name: {"edges": core.edges, "shape": graph.shape(term, core)} for core in term.cores},
+                "bonds": {
+                    bond.name: {
+                        "size": bond.size,
+                        "useful": useful_size(graph, term, bond.name),
+                        "ends": ends[bond.name],
+                    }
+                    for bond in term.bonds
+                },
+            }
+        )
+    modes = {mode.name: {"size": mode.size, "role": str(mode.role)} for mode in graph.modes}
+    return {"name": graph.name, "kind": graph.kind, "modes": modes, "terms": terms}
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of spec files, for editors."""
+    from importlib.resources import files
+
+    click.echo((files("tnmars.spec") / "schema.json").read_text(encoding="utf-8"), nl=False)

@@ -1,0 +1,216 @@
+"""The Python way to write a graph: `network` from one line of text, and a builder for programs.
+
+Both end in the same `Graph` that a spec file gives. The text lists cores with their edges, as
+`str(graph)` prints them: `"A[i,r] B[r,o]"`; terms are joined by `+` and may be named: `"a: A[i,r] B[r,o] + b: C[i,o]"`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tnmars.errors import GraphError, Problem, listing, nearest
+from tnmars.frame import KEYWORD, Weight, build, frame
+from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Bonds = int | Mapping[str, int]
+"""One size for all bonds; or sizes by name, `r1`, or `t1.r1` where there are several terms."""
+
+_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<mark>[\[\],:+])|(?P<end>$))")
+
+
+def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpack[Weight]) -> Graph:
+    """The graph that `text` writes, over the modes given as keywords.
+
+    Every edge that is no mode is a bond, in the order in which the cores list them, or of `bonds` where that is a
+    mapping. Raises `GraphError`, with the column in the text where that is what is wrong.
+
+    >>> print(network("linear", "A[i,r] B[r,o]", inputs={"i": 8}, outputs={"o": 6}, bonds=2))
+    linear (unnamed): 8 -> 6
+      in     i=8
+      out    o=6
+      bonds  r=2
+      cores  A[i, r] B[r, o]
+    """
+    form = frame(kind, weight)
+    modes = {mode.name for mode in form.modes}
+    written = _Parser(text).terms()
+    terms = []
+    spent: set[str] = set()
+    for name, cores in written:
+        used = list(dict.fromkeys(edge for core in cores for edge in core.edges if edge not in modes))
+        sizes = _sizes(used, bonds, f"{name}." if len(written) > 1 else "", spent)
+        terms.append(Term(name, sizes, tuple(cores)))
+    if isinstance(bonds, Mapping):
+        extra = [key for key in bonds if key not in spent]
+        if extra:
+            raise GraphError(
+                Problem(
+                    f"bonds gives a size for '{extra[0]}', but no core lists it.", f"Bonds: {listing(sorted(spent))}."
+                )
+            )
+    return build(form, terms, weight.get("name", ""))
+
+
+def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str]) -> tuple[Edge, ...]:
+    """The bonds of one term, and notes which keys of the mapping they took."""
+    if not used:
+        return ()
+    if bonds is None:
+        raise GraphError(Problem(f"no size is given for bond '{used[0]}'.", "Give bonds=8, or bonds={'r1': 8, …}."))
+    if not isinstance(bonds, Mapping):
+        return tuple(Edge(name, bonds) for name in used)
+    found = {}
+    for key, size in bonds.items():
+        name = key.removeprefix(prefix)
+        if name in used and (name not in found or key == prefix + name):
+            found[name] = Edge(name, size)
+            spent.add(key)
+    missing = [name for name in used if name not in found]
+    if missing:
+        raise GraphError(
+            Problem(
+                f"edge '{missing[0]}' is no mode, and bonds gives no size for it.",
+                f"Sizes are given for: {listing(list(bonds))}.{nearest(missing[0], bonds)}",
+            )
+        )
+    return tuple(found.values())
+
+
+class _Parser:
+    """Reads `name: Core[a, b] Core[c] + …` from left to right."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.at = 0
+        self.word = ""
+        self.start = 0
+        self._next()
+
+    def terms(self) -> list[tuple[str, list[Core]]]:
+        found = [self._term()]
+        while self.word == "+":
+            self._next()
+            found.append(self._term())
+        if self.word:
+            raise self._error("expected a core such as G1[i1, r1]")
+        several = len(found) > 1
+        return [(name or (f"t{at}" if several else MAIN), cores) for at, (name, cores) in enumerate(found, 1)]
+
+    def _term(self) -> tuple[str, list[Core]]:
+        name = ""
+        cores: list[Core] = []
+        while self._is_name():
+            word, start = self.word, self.start
+            self._next()
+            if self.word == ":" and not cores and not name:
+                name = word
+                self._next()
+                continue
+            try:
+                cores.append(Core(word, self._edges()))
+            except GraphError as error:
+                if error.problems[0].text.startswith("network text"):
+                    raise
+                raise GraphError([_at(start, problem) for problem in error.problems]) from None
+        if not cores:
+            raise self._error("expected a core such as G1[i1, r1]")
+        return name, cores
+
+    def _edges(self) -> tuple[str, ...]:
+        self._take("[")
+        edges: list[str] = []
+        while self._is_name():
+            edges.append(self.word)
+            self._next()
+            if self.word == ",":
+                self._next()
+        self._take("]")
+        return tuple(edges)
+
+    def _is_name(self) -> bool:
+        return bool(self.word) and self.word not in "[],:+"
+
+    def _take(self, mark: str) -> None:
+        if self.word != mark:
+            raise self._error(f"expected '{mark}'")
+        self._next()
+
+    def _next(self) -> None:
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            self.start = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
+            self.word = self.text[self.start]
+            raise self._error("expected a name or one of [ ] , : +")
+        self.word = found["name"] or found["mark"] or ""
+        self.start = found.end() - len(self.word)
+        self.at = found.end()
+
+    def _error(self, wanted: str) -> GraphError:
+        got = f"'{self.word}'" if self.word else "the end"
+        return GraphError(_at(self.start, Problem(f"{wanted}, got {got}.", self._pointer())))
+
+    def _pointer(self) -> str:
+        """The text around the error with a caret below it."""
+        first = max(0, self.start - 30)
+        return f"{self.text[first : self.start + 30]}\n{' ' * (self.start - first)}^".replace("\t", " ")
+
+
+def _at(start: int, problem: Problem) -> Problem:
+    return Problem(f"network text, column {start + 1}: {problem.text}", problem.hint)
+
+
+class Builder:
+    """Collects the parts of a graph one by one, for programs that make graphs.
+
+    >>> b = Builder("tensor", name="pair")
+    >>> b.mode("free", a=4, b=5).bond(r=2).core("A", "a", "r").core("B", "r", "b").build() == network(
+    ...     "tensor", "A[a,r] B[r,b]", free={"a": 4, "b": 5}, bonds=2)
+    True
+    """
+
+    def __init__(self, kind: str, **weight: Unpack[Weight]):
+        self._kind = kind
+        self._weight = weight
+        self._modes: dict[str, dict[str, int]] = {}
+        self._terms: dict[str, tuple[list[Edge], list[Core]]] = {}
+        self._current = MAIN
+
+    def mode(self, role: str, **sizes: int) -> Builder:
+        """Adds modes with a role: `in`, `out`, `lookup`, `kernel`, `patch` or `free`."""
+        known = [str(known) for known in KEYWORD]
+        if role not in known:
+            raise GraphError(
+                Problem(f"role '{role}' is not known.", f"Roles: {', '.join(known)}.{nearest(role, known)}")
+            )
+        self._modes.setdefault(KEYWORD[Role(role)], {}).update(sizes)
+        return self
+
+    def term(self, name: str) -> Builder:
+        """Starts a term; the bonds and cores that follow belong to it."""
+        self._current = name
+        self._parts()
+        return self
+
+    def bond(self, **sizes: int) -> Builder:
+        """Adds bonds to the current term."""
+        self._parts()[0].extend(Edge(name, size) for name, size in sizes.items())
+        return self
+
+    def core(self, name: str, *edges: str) -> Builder:
+        """Adds a core to the current term."""
+        self._parts()[1].append(Core(name, edges))
+        return self
+
+    def build(self) -> Graph:
+        """The graph of what was added. Raises `GraphError` with every problem at once."""
+        form = frame(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
+        terms = [Term(name, tuple(bonds), tuple(cores)) for name, (bonds, cores) in self._terms.items()]
+        return build(form, terms, self._weight.get("name", ""))
+
+    def _parts(self) -> tuple[list[Edge], list[Core]]:
+        return self._terms.setdefault(self._current, ([], []))

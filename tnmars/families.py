@@ -1,0 +1,338 @@
+"""The known decompositions, each a function that returns a `Graph`. The only file that knows their names.
+
+A *site* is a group of modes that sit on one core: the k-th mode of every role, and in a convolution all kernel modes
+together. Sizes of bonds are given as one `rank`, or as `ranks`, in the order of the bonds or by name. Ranks are taken
+as given, never clipped; `tnmars.lint` says where one is wider than it can use.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from tnmars.errors import GraphError, Problem, listing, plural
+from tnmars.frame import Weight, build, frame
+from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.rules import MAX_PARTS, Fields
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Ranks = Sequence[int] | Mapping[str, int] | None
+Tree = int | Sequence["Tree"]
+Cores = Mapping[str, Sequence[str]]
+
+_SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
+
+
+def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; a tensor is split in the middle."""
+    form = frame(kind, weight)
+    names = [mode.name for mode in form.modes]
+    first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)] or names[: len(names) // 2]
+    cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in first)]}
+    return _one_term(form, cores, ["r"], rank, ranks, weight)
+
+
+def tt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Tensor train: one core per site in a line. With patch modes, the "proper" TT convolution.
+
+    >>> print(tt("linear", inputs=(4, 7), outputs=(5, 5), rank=3))
+    linear (unnamed): 28 -> 25
+      in     i1=4 i2=7
+      out    o1=5 o2=5
+      bonds  r1=3
+      cores  G1[i1, o1, r1] G2[r1, i2, o2]
+    """
+    form = frame(kind, weight)
+    return _chain(form, _sites(form), False, rank, ranks, weight)
+
+
+def tt_naive(
+    kind: str,
+    *,
+    rank: int | None = None,
+    ranks: Ranks = None,
+    order: Sequence[str] = ("in", "lookup", "patch", "out", "kernel", "free"),
+    **weight: Unpack[Weight],
+) -> Graph:
+    """Tensor train with one core per mode, the roles in the given `order`: the (2d+1)-way "naive" TT convolution."""
+    form = frame(kind, weight)
+    missing = [str(mode.role) for mode in form.modes if str(mode.role) not in order]
+    if missing:
+        raise _error(f"order leaves out role '{missing[0]}'.", "List every role that has modes.", "order")
+    sites = [(mode.name,) for role in dict.fromkeys(order) for mode in form.modes if str(mode.role) == role]
+    return _chain(form, sites, False, rank, ranks, weight)
+
+
+def tr(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Tensor ring: a train whose ends are joined too."""
+    form = frame(kind, weight)
+    return _chain(form, _sites(form, least=2), True, rank, ranks, weight)
+
+
+def tucker(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Tucker: a factor for every mode around one core."""
+    form = frame(kind, weight)
+    cores, bonds = _star(form, inside=())
+    return _one_term(form, cores, bonds, rank, ranks, weight)
+
+
+def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Tucker-2: as Tucker, but the kernel modes stay on the core; three convolutions in a row."""
+    form = frame(kind, weight)
+    cores, bonds = _star(form, inside=(Role.KERNEL,))
+    return _one_term(form, cores, bonds, rank, ranks, weight)
+
+
+def cp(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Canonical polyadic: a factor for every mode, all joined by one hyperedge."""
+    form = frame(kind, weight)
+    cores: Cores = {f"A{at}": [mode.name, "r"] for at, mode in enumerate(form.modes, 1)}
+    return _one_term(form, cores, ["r"], rank, ranks, weight)
+
+
+def btd(
+    kind: str,
+    *,
+    terms: int | None = None,
+    rank: int | None = None,
+    ranks: Sequence[Sequence[int]] | Ranks = None,
+    **weight: Unpack[Weight],
+) -> Graph:
+    """Block-term: a sum of Tucker terms, `terms` alike ones, or one for each entry of `ranks` that is a list."""
+    form = frame(kind, weight)
+    cores, bonds = _star(form, inside=())
+    several = isinstance(ranks, Sequence) and any(not isinstance(entry, int) for entry in ranks)
+    each: list[Ranks] = list(ranks) if several and isinstance(ranks, Sequence) else [ranks] * (terms or 0)  # type: ignore[arg-type, list-item]
+    if not each:
+        raise _error("btd needs to know how many terms there are.", "Give terms: 4, or one list of ranks a term.")
+    if terms is not None and len(each) != terms:
+        raise _error(f"terms is {terms}, but ranks has {len(each)} entries.", "Leave one of the two out.", "ranks")
+    _refuse_more_than(len(each) * (len(cores) + len(bonds)))
+    built = [
+        _term(f"t{at}", cores, bonds, rank, sizes if sizes is None or isinstance(sizes, Mapping) else list(sizes))
+        for at, sizes in enumerate(each, 1)
+    ]
+    return build(form, built, weight.get("name", ""))
+
+
+def ht(
+    kind: str, *, tree: Tree | None = None, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]
+) -> Graph:
+    """Hierarchical Tucker: leaves hold the sites, inner cores join their children. `tree` nests site numbers from 1.
+
+    >>> print(ht("tensor", free=(4, 4, 4), tree=[[1, 2], 3], rank=2).terms[0])
+    B1[b2, r3] B2[b2, r1, r2] U1[n1, r1] U2[n2, r2] U3[n3, r3]
+    """
+    form = frame(kind, weight)
+    sites = _sites(form, least=2)
+    inner: dict[str, Sequence[str]] = {}
+    leaves: dict[int, Sequence[str]] = {}
+
+    def grow(node: Tree) -> str:
+        """The bond above a node, whose core and those below are added on the way."""
+        if isinstance(node, int):
+            if not 1 <= node <= len(sites) or node in leaves:
+                raise _error(
+                    f"tree has site {node} twice." if node in leaves else f"tree has site {node} of {len(sites)}.",
+                    "A tree nests the site numbers, each once, for example [[1, 2], [3, 4]].",
+                    "tree",
+                )
+            leaves[node] = [*sites[node - 1], f"r{node}"]
+            return f"r{node}"
+        at = len(inner) + 1
+        inner[f"B{at}"] = ()
+        above = [f"b{at}"] if at > 1 else []
+        inner[f"B{at}"] = [*above, *map(grow, node)]
+        return f"b{at}"
+
+    grow(tree if tree is not None else _halves(1, len(sites)))
+    absent = [str(at) for at in range(1, len(sites) + 1) if at not in leaves]
+    if absent:
+        raise _error(f"tree leaves out site {listing(absent)}.", "Nest every site number once.", "tree")
+    cores = {**inner, **{f"U{at}": leaves[at] for at in sorted(leaves)}}
+    bonds = list(dict.fromkeys(bond for edges in inner.values() for bond in edges))
+    return _one_term(form, cores, bonds, rank, ranks, weight)
+
+
+def peps(
+    kind: str, *, grid: Sequence[int], rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]
+) -> Graph:
+    """Projected entangled pairs: sites on a grid of any number of dimensions, neighbours joined."""
+    form = frame(kind, weight)
+    sites = _sites(form)
+    if prod(grid) != len(sites) or min(grid, default=0) < 1:
+        raise _error(
+            f"grid {list(grid)} has {prod(grid)} places, but there are {plural(len(sites), 'site')}.",
+            "A site is the k-th mode of every role.",
+            "grid",
+        )
+    pairs = []
+    for at in range(len(sites)):
+        for axis, length in enumerate(grid):
+            step = prod(grid[axis + 1 :])
+            if at // step % length < length - 1:
+                pairs.append((at, at + step))
+    return _joined(form, sites, pairs, rank, ranks, weight)
+
+
+def complete(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Every site joined to every other: a start from which masks can learn a topology."""
+    form = frame(kind, weight)
+    sites = _sites(form, least=2)
+    _refuse_more_than(len(sites) ** 2 // 2)
+    pairs = [(a, b) for a in range(len(sites)) for b in range(a + 1, len(sites))]
+    return _joined(form, sites, pairs, rank, ranks, weight)
+
+
+def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
+    """Block tensor train: core k has the inputs up to k and the outputs from k on; with rank 1, Monarch.
+
+    Its modes are shared: a core is a stack of blocks, one for each value of the modes that it shares.
+    """
+    form = frame(kind, weight)
+    sources = [mode.name for mode in form.modes if mode.role in _SOURCES]
+    outs = [mode.name for mode in form.modes if mode.role is Role.OUT]
+    if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(form.modes):
+        raise _error(
+            f"btt pairs inputs with outputs: it has {len(sources)} and {len(outs)}.",
+            "Give as many outputs as inputs, and no other modes.",
+            "out",
+        )
+    last = len(outs) - 1
+    cores: Cores = {
+        f"G{k + 1}": [*([f"r{k}"] if k else []), *sources[: k + 1], *outs[k:], *([f"r{k + 1}"] if k < last else [])]
+        for k in range(len(outs))
+    }
+    shared = [*sources[:-1], *outs[1:]]
+    form = frame(kind, {**weight, "shared": shared})
+    return _one_term(form, cores, [f"r{k}" for k in range(1, len(outs))], rank, ranks, weight)
+
+
+FAMILIES: dict[str, Callable[..., Graph]] = {
+    function.__name__: function
+    for function in (lowrank, tt, tt_naive, tr, tucker, tucker2, cp, btd, ht, peps, complete, btt)
+}
+
+
+def settings(family: str) -> dict[str, bool]:
+    """The keywords of a family beyond those of every weight, and whether each must be given."""
+    parameters = inspect.signature(FAMILIES[family]).parameters.values()
+    return {
+        parameter.name: parameter.default is parameter.empty
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def _error(text: str, hint: str, *path: str) -> GraphError:
+    return GraphError(Problem(text, hint, path))
+
+
+def _refuse_more_than(parts: int) -> None:
+    if parts > MAX_PARTS:
+        raise _error(f"the graph would have about {parts:,} bonds and cores; at most {MAX_PARTS:,} are allowed.", "")
+
+
+def _sites(form: Fields, least: int = 1) -> list[tuple[str, ...]]:
+    """The modes of each site: kernel modes first, as one, then the k-th mode of every other role."""
+    roles = [role for role in Role if role is not Role.KERNEL and form.of_role(role)]
+    lengths = {role: len(form.of_role(role)) for role in roles}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{count} {role}" for role, count in lengths.items())
+        raise _error(
+            f"the k-th modes of all roles share a core, but there are {shown}.",
+            "Give every role the same number of modes; a mode may have size 1.",
+            str(roles[-1]),
+        )
+    columns = [[mode.name for mode in form.of_role(role)] for role in roles]
+    sites = [tuple(site) for site in zip(*columns, strict=True)]
+    kernel = tuple(mode.name for mode in form.of_role(Role.KERNEL))
+    sites = [kernel, *sites] if kernel else sites
+    if len(sites) < least:
+        raise _error(f"this decomposition needs at least {least} sites, but there is {len(sites)}.", "Split the modes.")
+    return sites
+
+
+def _sizes(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, ...]:
+    if (rank is None) == (ranks is None):
+        text = "both rank and ranks are given." if rank is not None else "neither rank nor ranks is given."
+        if bonds or rank is not None:
+            raise _error(text, "Give one: rank for all bonds, or ranks for each.", *(["ranks"] if ranks else []))
+    if isinstance(ranks, Mapping):
+        wrong = [name for name in ranks if name not in bonds] + [name for name in bonds if name not in ranks]
+        if wrong:
+            raise _error(f"ranks must name every bond; '{wrong[0]}' is off.", f"Bonds: {listing(bonds)}.", "ranks")
+        return tuple(Edge(name, ranks[name]) for name in bonds)
+    sizes = [rank if rank is not None else 1] * len(bonds) if ranks is None else list(ranks)
+    if len(sizes) != len(bonds):
+        raise _error(
+            f"ranks has {plural(len(sizes), 'number')}, but there are {plural(len(bonds), 'bond')}.",
+            f"Bonds in order: {listing(bonds)}.",
+            "ranks",
+        )
+    return tuple(Edge(name, size) for name, size in zip(bonds, sizes, strict=True))
+
+
+def _term(name: str, cores: Cores, bonds: Sequence[str], rank: int | None, ranks: Ranks) -> Term:
+    return Term(name, _sizes(bonds, rank, ranks), tuple(Core(core, tuple(edges)) for core, edges in cores.items()))
+
+
+def _one_term(
+    form: Fields, cores: Cores, bonds: Sequence[str], rank: int | None, ranks: Ranks, weight: Weight
+) -> Graph:
+    return build(form, [_term(MAIN, cores, bonds, rank, ranks)], weight.get("name", ""))
+
+
+def _chain(
+    form: Fields, sites: Sequence[Sequence[str]], closed: bool, rank: int | None, ranks: Ranks, weight: Weight
+) -> Graph:
+    """Sites in a line; `closed` joins the last to the first."""
+    last = len(sites) - 1
+    cores: dict[str, Sequence[str]] = {}
+    for k, site in enumerate(sites):
+        left = [f"r{k}"] if k else [f"r{last + 1}"] if closed else []
+        right = [f"r{k + 1}"] if k < last or closed else []
+        cores[f"G{k + 1}"] = [*left, *site, *right]
+    bonds = [f"r{k}" for k in range(1, len(sites) + closed)]
+    return _one_term(form, cores, bonds, rank, ranks, weight)
+
+
+def _star(form: Fields, inside: Sequence[Role]) -> tuple[Cores, list[str]]:
+    """A core with a factor for every mode, but for those of the roles that stay inside."""
+    hub: list[str] = []
+    factors: dict[str, Sequence[str]] = {}
+    for mode in form.modes:
+        if mode.role in inside:
+            hub.append(mode.name)
+        else:
+            at = len(factors) + 1
+            factors[f"U{at}"] = [mode.name, f"r{at}"]
+            hub.append(f"r{at}")
+    return {"G": hub, **factors}, [f"r{at}" for at in range(1, len(factors) + 1)]
+
+
+def _joined(
+    form: Fields,
+    sites: Sequence[Sequence[str]],
+    pairs: Sequence[tuple[int, int]],
+    rank: int | None,
+    ranks: Ranks,
+    weight: Weight,
+) -> Graph:
+    """Sites with a bond for each pair of them."""
+    cores: Cores = {
+        f"G{at + 1}": [*site, *(f"r{a + 1}_{b + 1}" for a, b in pairs if at in (a, b))] for at, site in enumerate(sites)
+    }
+    return _one_term(form, cores, [f"r{a + 1}_{b + 1}" for a, b in pairs], rank, ranks, weight)
+
+
+def _halves(first: int, last: int) -> Tree:
+    """A balanced binary tree over the sites from first to last."""
+    if first == last:
+        return first
+    middle = (first + last) // 2
+    return [_halves(first, middle), _halves(middle + 1, last)]

@@ -1,0 +1,7 @@
+"""Spec files: YAML text to graph and back."""
+
+from tnmars.spec.reader import Spec, load, loads, read, read_file
+from tnmars.spec.schema import schema, schema_text
+from tnmars.spec.writer import document, dump, save_spec
+
+__all__ = ["Spec", "document", "dump", "load", "loads", "read", "read_file", "save_spec", "schema", "schema_text"]

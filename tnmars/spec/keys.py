@@ -1,0 +1,142 @@
+"""The table of keys: which may stand in a spec file, for each kind and for each way to write a graph.
+
+The reader walks a file by these records and the JSON Schema is generated from them. Roles and options come from
+`tnmars.kinds`, families and their settings from `tnmars.families`: nothing is listed twice.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tnmars.families import FAMILIES, settings
+from tnmars.kinds import KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
+from tnmars.spec.grammar import (
+    Anything,
+    AxisName,
+    Choice,
+    Either,
+    Field,
+    Flag,
+    ListOf,
+    Name,
+    Nest,
+    Record,
+    Shape,
+    Size,
+    TableOf,
+    Text,
+    Whole,
+)
+
+VERSION = 1
+FORMS = ("family", "terms", "cores")
+"""The ways to write a graph, by the key that tells them apart; a file without any is read as the last."""
+
+OPTION_FORMS: dict[str, Shape] = {
+    "flag": Flag(),
+    "index": Whole(-(2**31), 2**31 - 1),
+    "axes": Either((Whole(1), ListOf(Whole(1), 1, 3))),
+    "padding": Either((Choice(("same", "valid")), Whole(0), ListOf(Whole(0), 1, 3))),
+}
+
+SETTINGS: dict[str, tuple[Shape, str]] = {
+    "rank": (Size(), "the size of every bond"),
+    "ranks": (
+        Either((TableOf(Size(), "bond"), ListOf(Size()), ListOf(ListOf(Size())))),
+        "the size of each bond, in order or by name; for a sum, one list a term",
+    ),
+    "terms": (Size(), "how many terms the sum has"),
+    "tree": (Nest(), "site numbers, nested as the tree, such as [[1, 2], [3, 4]]"),
+    "grid": (ListOf(Size(), 1, 8), "rows and columns (and more) of the grid of sites"),
+    "order": (ListOf(Choice(tuple(str(role) for role in MODE_ROLES)), 1), "the roles in the order of the cores"),
+}
+
+BONDS = Field("bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)")
+CORES = Field("cores", TableOf(ListOf(Name()), "core", least=1), "the cores, each with its edges in axis order", True)
+COPIES = Field("copies", Size(), "how many terms like this the sum has: t gives t1, t2, …")
+TERM = Record((COPIES, BONDS, CORES), "a term")
+
+
+def _option(option: Option) -> Field:
+    return Field(option.name, OPTION_FORMS[option.form], option.meaning)
+
+
+def _kinds(kind: str | None) -> tuple[Kind, ...]:
+    """The named kind, or all where the file's own is not known."""
+    return (KINDS[kind],) if kind in KINDS else tuple(KINDS.values())
+
+
+def _roles(kinds: tuple[Kind, ...]) -> list[Role]:
+    return [role for role in MODE_ROLES if any(role in kind.roles for kind in kinds)]
+
+
+def _head(kinds: tuple[Kind, ...]) -> list[Field]:
+    """The keys that every way to write a graph has."""
+    found = [
+        Field("tnmars", Whole(VERSION, VERSION), "the version of the format", True),
+        Field("name", Text(), "what people call it"),
+        Field("kind", Choice(tuple(KINDS)), "what the weight does", True),
+        Field("params", TableOf(Whole(), "parameter"), "numbers with names, to be used as sizes and set from outside"),
+    ]
+    sized = {role for kind in kinds for role in kind.sized}
+    features = tuple(
+        Field(str(role), Size(), f"the real number of {role} features")
+        for role in MODE_ROLES
+        if role in sized and role is not Role.LOOKUP
+    )
+    if features:
+        found.append(
+            Field(
+                "features",
+                Record(features, "features"),
+                "real sizes where the modes' product is larger: the rest is padding",
+            )
+        )
+    if Role.LOOKUP in sized:
+        found.append(Field("vocab", Size(), "the real number of rows where the lookup modes' product is larger"))
+    if any(kind.is_spatial for kind in kinds):
+        found.append(Field("kernel_size", ListOf(Size(), 1, 3), "taps along each spatial axis, first axis first"))
+    if any(kind.has_operands for kind in kinds):
+        needed = all(kind.has_operands for kind in kinds)
+        found += [
+            Field("inputs", TableOf(ListOf(AxisName()), "input", least=1), "the inputs, each with its axes", needed),
+            Field("output", ListOf(AxisName(), 1), "the axes of the output", needed),
+        ]
+    options = {option.name: option for kind in kinds for option in kind.options}
+    if options:
+        fields = tuple(map(_option, options.values()))
+        found.append(Field("options", Record(fields, "options"), "what the torch layer of that kind takes"))
+    found.append(Field("origin", TableOf(Anything(), "entry"), "where a pruned graph came from; for information only"))
+    return found
+
+
+def _modes(kinds: tuple[Kind, ...]) -> list[Field]:
+    roles = [Field(str(role), TableOf(Size(), "mode"), ROLE_MEANING[role]) for role in _roles(kinds)]
+    return [
+        Field("modes", Record(tuple(roles), "modes"), "the open edges by role, with their sizes", True),
+        Field("shared", ListOf(Name()), "modes that sit on several cores, each value selecting a slice of all of them"),
+    ]
+
+
+@cache
+def record(kind: str | None, form: str, family: str | None = None) -> Record:
+    """The keys of a file of this kind, written in this form; where kind or family are not known, of all of them."""
+    kinds = _kinds(kind)
+    what = f"a spec of kind '{kind}'" if kind in KINDS else "a spec"
+    if form == "family":
+        names = [family] if family in FAMILIES else list(FAMILIES)
+        wanted = {key: need for name in names for key, need in settings(name).items()}
+        sizes = Either((TableOf(Size(), "mode"), ListOf(Size())))
+        fields = [
+            Field("family", Choice(tuple(FAMILIES)), "a known decomposition, written out by `tnmars expand`", True),
+            *(Field(str(role), sizes, ROLE_MEANING[role]) for role in _roles(kinds)),
+            *(Field(key, *SETTINGS[key], required=need and family in FAMILIES) for key, need in wanted.items()),
+        ]
+        what += f" with 'family: {family}'" if family in FAMILIES else " with 'family'"
+    elif form == "terms":
+        terms = TableOf(TERM, "term")
+        fields = [*_modes(kinds), Field("terms", terms, "the summands, each with its own bonds and cores", True)]
+        what += " with 'terms'"
+    else:
+        fields = [*_modes(kinds), BONDS, CORES]
+    return Record((*_head(kinds), *fields), what)

@@ -1,0 +1,212 @@
+"""Text to node tree: YAML with positions, within limits, and with nothing turned into something else.
+
+The tree is made from the parser's events, not from a loaded dict: a dict loses line numbers, keeps only the last of
+two equal keys, and turns an edge named `on` or `no` into a boolean. Anchors, aliases, merge keys and tags are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import yaml
+
+from tnmars.errors import Place, Problem
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 10_000
+MAX_DEPTH = 32
+
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass
+class Node:
+    """A scalar, a list or a table, with the place where it starts."""
+
+    place: Place
+
+
+@dataclass
+class Scalar(Node):
+    text: str
+    plain: bool
+    """Written without quotes."""
+
+
+@dataclass
+class Items(Node):
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass
+class Table(Node):
+    entries: dict[str, tuple[Scalar, Node]] = field(default_factory=dict)
+    """Key text -> the key's own node and the value's."""
+
+
+@dataclass
+class Broken(Node):
+    """Stands where something was refused that has been reported already."""
+
+
+class TextError(Exception):
+    """The text is beyond a limit or not YAML, so that there is no tree."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        super().__init__(problem.text)
+
+
+def parse(data: bytes) -> tuple[Node, list[Problem]]:
+    """The node tree of a document, and every problem of its form. Raises `TextError` where there is no tree."""
+    text = _decode(data)
+    problems: list[Problem] = []
+    try:
+        tree = _compose(yaml.parse(text, Loader=_LOADER), problems)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise TextError(
+            Problem(
+                f"not valid YAML: {what or 'the text cannot be read'}.", "Mind indents, colons and quotes.", place=place
+            )
+        ) from None
+    except yaml.YAMLError as error:
+        raise TextError(Problem(f"not valid YAML: {error}.", place=Place(1, 1))) from None
+    return tree, problems
+
+
+def _decode(data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise TextError(Problem(f"the file has over {MAX_BYTES:,} bytes, which no spec needs.", place=Place(1, 1)))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        raise TextError(
+            Problem(
+                f"byte 0x{data[error.start]:02x} is not UTF-8 text.",
+                "Save the file as UTF-8.",
+                place=_place_after(before),
+            )
+        ) from None
+    found = _UNPRINTABLE.search(text)
+    if found:
+        raise TextError(
+            Problem(
+                f"character U+{ord(found.group()):04X} is not printable.",
+                "Remove it.",
+                place=_place_after(text[: found.start()]),
+            )
+        )
+    return text
+
+
+def _place_after(text: str) -> Place:
+    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
+    return Place(len(lines), len(lines[-1]) + 1)
+
+
+def _compose(events: Iterator[yaml.Event], problems: list[Problem]) -> Node:
+    """The tree of the only document in a stream of events."""
+    root: Node | None = None
+    stack: list[_Open] = []
+    count = 0
+    for event in events:
+        place = _place_of(event)
+        if isinstance(event, yaml.DocumentStartEvent) and root is not None:
+            problems.append(
+                Problem("the file holds a second document.", "One file is one spec: split it.", place=place)
+            )
+            break
+        if isinstance(event, yaml.CollectionEndEvent):
+            node: Node = stack.pop().node
+        elif isinstance(event, yaml.NodeEvent):
+            count += 1
+            if count > MAX_NODES:
+                raise TextError(Problem(f"the file has over {MAX_NODES:,} nodes, which no spec needs.", place=place))
+            opened = _open(event, place, problems)
+            if isinstance(event, yaml.CollectionStartEvent):
+                if len(stack) == MAX_DEPTH:
+                    raise TextError(Problem(f"the file is nested over {MAX_DEPTH} levels deep.", place=place))
+                stack.append(_Open(opened))
+                continue
+            node = opened
+        else:
+            continue
+        if stack:
+            stack[-1].add(node, problems)
+        else:
+            root = node
+    if root is None:
+        raise TextError(Problem("the file is empty.", "A spec starts with 'tnmars: 1'.", place=Place(1, 1)))
+    return root
+
+
+def _place_of(event: yaml.Event) -> Place:
+    mark = event.start_mark
+    assert mark is not None
+    return Place(mark.line + 1, mark.column + 1)
+
+
+def _open(event: yaml.NodeEvent, place: Place, problems: list[Problem]) -> Node:
+    """The node that an event starts; reports what is refused about it."""
+    if isinstance(event, yaml.AliasEvent):
+        problems.append(Problem(f"alias '*{event.anchor}' is refused.", "Write the value out.", place=place))
+        return Broken(place)
+    if event.anchor is not None:
+        problems.append(
+            Problem(f"anchor '&{event.anchor}' is refused.", "Remove it; for a size, use params.", place=place)
+        )
+    tag = getattr(event, "tag", None)
+    if tag is not None:
+        problems.append(Problem(f"tag '{shorten(tag)}' is refused.", "Remove it.", place=place))
+    if isinstance(event, yaml.ScalarEvent):
+        return Scalar(place, event.value, plain=not event.style)
+    return Items(place) if isinstance(event, yaml.SequenceStartEvent) else Table(place)
+
+
+class _Open:
+    """A list or table that is still being filled."""
+
+    def __init__(self, node: Node):
+        self.node = node
+        self.key: Node | None = None
+
+    def add(self, node: Node, problems: list[Problem]) -> None:
+        if isinstance(self.node, Items):
+            self.node.nodes.append(node)
+        elif self.key is None:
+            self.key = node
+        elif isinstance(self.node, Table):
+            key, self.key = self.key, None
+            self._enter(self.node, key, node, problems)
+
+    @staticmethod
+    def _enter(table: Table, key: Node, value: Node, problems: list[Problem]) -> None:
+        if not isinstance(key, Scalar):
+            if not isinstance(key, Broken):
+                problems.append(Problem("a key must be a name, not a list or a table.", place=key.place))
+        elif key.plain and key.text == "<<":
+            problems.append(Problem("merge key '<<' is refused.", "Write the keys out.", place=key.place))
+        elif key.text in table.entries:
+            first = table.entries[key.text][0].place
+            problems.append(
+                Problem(
+                    f"key '{shorten(key.text)}' stands here for the second time; the first is on line {first.line}.",
+                    "Remove or rename one of them.",
+                    place=key.place,
+                )
+            )
+        else:
+            table.entries[key.text] = (key, value)
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """`text` on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,254 @@
+"""Spec text to graph: a strict reader that reports every problem of a file in one go, each with line and column.
+
+The table of keys says what may stand where; the rules of the graph say whether it makes sense. Both name a problem's
+path, and the places noted on the way turn paths into lines and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from tnmars import rules
+from tnmars.errors import GraphError, Path, Place, Problem, SpecError, listing, nearest
+from tnmars.families import FAMILIES
+from tnmars.frame import KEYWORD
+from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
+from tnmars.kinds import KINDS
+from tnmars.parts import axis_text, size_problem
+from tnmars.spec.grammar import Reading, TableOf, Whole
+from tnmars.spec.keys import FORMS, record
+from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What was read from a text: the graph, or else the problems; and where in the text each part of it stands."""
+
+    graph: Graph | None
+    problems: tuple[Problem, ...] = ()
+    places: Mapping[Path, Place] = field(default_factory=dict)
+    copied: Mapping[str, str] = field(default_factory=dict)
+    """Term -> the name that it has in the text, where `copies` made it."""
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with the place of its path, or of the nearest part around it."""
+        if problem.place is not None:
+            return problem
+        return replace(problem, place=_find(problem.path, self.places, self.copied))
+
+
+def load(path: str | FilePath, /, **params: int) -> Graph:
+    """The graph in a spec file. Raises `SpecError` with every problem, each with line and column.
+
+    Keywords override the file's parameters.
+    """
+    return _graph(read_file(path, params), str(path))
+
+
+def loads(text: str, /, source: str = "<text>", **params: int) -> Graph:
+    """The graph in a text, as `load`; `source` is how messages call it."""
+    return _graph(read(text.encode("utf-8", "surrogatepass"), params), source)
+
+
+def _graph(spec: Spec, source: str) -> Graph:
+    if spec.graph is None:
+        raise SpecError(spec.problems, source=source)
+    return spec.graph
+
+
+def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> Spec:
+    """What stands in a spec file. Raises `SpecError` only where the file cannot be opened."""
+    try:
+        with FilePath(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise SpecError(f"{str(path)!r}: cannot be read: {error}.") from None
+    return read(data, params)
+
+
+def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
+    """What stands in a spec text: a graph, or every problem of it."""
+    try:
+        tree, problems = parse(data)
+    except TextError as refused:
+        return Spec(None, (refused.problem,))
+    if not isinstance(tree, Table):
+        text = "the file is not a table of keys."
+        return Spec(None, (*problems, Problem(text, "A spec starts with 'tnmars: 1'.", place=tree.place)))
+    into = Reading(problems=problems)
+    _read_params(tree, params or {}, into)
+    kind, form, family = _word(tree, "kind"), _form(tree), _word(tree, "family")
+    values = record(kind, form, family).read(tree, (), into)
+    _report_unused(into)
+    return _build(values, form, into)
+
+
+def _word(tree: Table, key: str) -> str | None:
+    node = tree.entries[key][1] if key in tree.entries else None
+    return node.text if isinstance(node, Scalar) else None
+
+
+def _form(tree: Table) -> str:
+    return next((form for form in FORMS if form in tree.entries), FORMS[-1])
+
+
+def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
+    """Reads the parameters first, for the rest of the file uses them."""
+    key, node = tree.entries.get("params", (None, None))
+    declared: dict[str, int] = {}
+    if isinstance(node, Table):
+        silent = Reading()  # the walk over the whole file reports what is wrong here
+        declared = TableOf(Whole(), "parameter").read(node, ("params",), silent)
+    at: Node = key or tree
+    for name, value in given.items():
+        if name not in declared:
+            hint = f"Parameters of the file: {listing(list(declared))}.{nearest(name, declared)}"
+            into.report(at, ("params",), f"'{name}' was set from outside, but the file has no such parameter.", hint)
+            continue
+        found = size_problem(f"parameter '{name}', set from outside,", value)
+        if found is not None:
+            into.report(at, ("params",), found.text, found.hint)
+        else:
+            declared[name] = value
+    into.params = declared
+
+
+def _report_unused(into: Reading) -> None:
+    for name in into.params:
+        if name not in into.used and not into.lost:
+            place = into.places.get(("params", name), Place(1, 1))
+            hint = "Use it as a size, or remove it."
+            into.problems.append(Problem(f"parameter '{name}' is declared, but no size uses it.", hint, place=place))
+
+
+def _build(values: Any, form: str, into: Reading) -> Spec:
+    """The graph of what was read, once the rules hold; what a broken part would make them say is left out."""
+    if into.lost or not isinstance(values, dict) or values.get("kind") not in KINDS:
+        return _failed(into)
+    copied: dict[str, str] = {}
+    try:
+        if form == "family":
+            graph = _expand(values)
+        else:
+            fields = _fields(values, copied, into)
+            found = [problem for problem in rules.problems(fields) if _is_sound(problem, into)]
+            if found or into.problems:
+                return _failed(into, found, copied)
+            graph = Graph.of(_with_copies(fields, values, copied), values.get("name", ""), values.get("origin"))
+    except GraphError as error:
+        return _failed(into, [problem for problem in error.problems if _is_sound(problem, into)], copied)
+    if into.problems:
+        return _failed(into)
+    return Spec(graph, places=into.places, copied=copied)
+
+
+def _is_sound(problem: Problem, into: Reading) -> bool:
+    """Whether a problem does not follow from a number that could not be read."""
+    return not into.guessed or (bool(problem.path) and problem.path[0] in ("terms", "shared", "inputs", "output"))
+
+
+def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[str, str] | None = None) -> Spec:
+    located = [
+        problem if problem.place else replace(problem, place=_find(problem.path, into.places, copied or {}))
+        for problem in (*into.problems, *(found or ()))
+    ]
+    located.sort(key=lambda problem: problem.place or Place(1, 1))
+    return Spec(None, tuple(dict.fromkeys(located)), into.places)
+
+
+def _expand(values: Mapping[str, Any]) -> Graph:
+    """The graph that a family's shorthand stands for."""
+    weight = {KEYWORD[role]: values[str(role)] for role in KEYWORD if str(role) in values}
+    known = ("features", "vocab", "kernel_size", "options", "name")
+    weight.update({key: values[key] for key in known if key in values})
+    if "inputs" in values:
+        weight["arguments"] = {name: list(map(axis_text, axes)) for name, axes in values["inputs"].items()}
+    if "output" in values:
+        weight["result"] = list(map(axis_text, values["output"]))
+    spent = {*map(str, KEYWORD), *known, "inputs", "output", "tnmars", "kind", "family", "params", "origin"}
+    chosen = {key: value for key, value in values.items() if key not in spent}
+    graph = FAMILIES[values["family"]](values["kind"], **weight, **chosen)
+    return replace(graph, origin=values.get("origin"))
+
+
+def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) -> rules.Fields:
+    """The fields of the graph, each term once however many copies it has."""
+    modes = [Edge(name, size, Role(role)) for role, sizes in values["modes"].items() for name, size in sizes.items()]
+    if "terms" in values:
+        terms = []
+        for name, part in values["terms"].items():
+            first = f"{name}1" if "copies" in part else name
+            copied[first] = name
+            terms.append(_term(first, part, ("terms", name), into))
+    else:
+        terms = [_term(MAIN, values, (), into)]
+    features = {Role(role): size for role, size in values.get("features", {}).items()}
+    if "vocab" in values:
+        features[Role.LOOKUP] = values["vocab"]
+    return rules.Fields(
+        kind=values["kind"],
+        modes=tuple(modes),
+        terms=tuple(terms),
+        shared=values.get("shared", ()),
+        features=features,
+        kernel_size=values.get("kernel_size", ()),
+        inputs=tuple(Operand(name, axes) for name, axes in values.get("inputs", {}).items()),
+        output=values.get("output", ()),
+        options=values.get("options", {}),
+    )
+
+
+def _term(name: str, part: Mapping[str, Any], path: Path, into: Reading) -> Term:
+    cores = []
+    for core, edges in part["cores"].items():
+        try:
+            cores.append(Core(core, edges))
+        except GraphError as error:
+            for problem in error.problems:
+                located = problem.under(*path, "cores", core)
+                into.problems.append(replace(located, place=_find(located.path, into.places, {})))
+            cores.append(Core(core, tuple(dict.fromkeys(edges))))
+    return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), tuple(cores))
+
+
+def _with_copies(fields: rules.Fields, values: Mapping[str, Any], copied: dict[str, str]) -> rules.Fields:
+    """The fields with every copy of every term."""
+    terms: list[Term] = []
+    parts = 0
+    for term in fields.terms:
+        name = copied.get(term.name, term.name)
+        copies = values["terms"][name].get("copies") if "terms" in values else None
+        parts += (copies or 1) * (len(term.bonds) + len(term.cores))
+        if parts > rules.MAX_PARTS:
+            text = f"the graph would have {parts:,} bonds and cores; at most {rules.MAX_PARTS:,} are allowed."
+            raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
+        if copies is None:
+            terms.append(term)
+            continue
+        for at in range(1, copies + 1):
+            copied[f"{name}{at}"] = name
+            terms.append(replace(term, name=f"{name}{at}"))
+    return replace(fields, terms=tuple(terms))
+
+
+def _find(path: Path, places: Mapping[Path, Place], copied: Mapping[str, str]) -> Place:
+    """The place of a path in the text, or of the nearest part around it that is written there."""
+    if len(path) > 1 and path[0] == "terms":
+        name = str(path[1])
+        path = ("terms", copied.get(name, name), *path[2:])
+        if len(path) > 2 and path[2] in ("bonds", "cores", "modes") and path[:2] not in places:
+            path = path[2:]
+    if "modes" in path:
+        path = path[path.index("modes") :]
+    candidates = [path[:length] for length in range(len(path), 0, -1)]
+    if ("family",) in places:
+        candidates += [("modes", *path[1:2]), path[1:2], ("ranks",), ("rank",), ("family",)]
+    for candidate in candidates:
+        if candidate and candidate in places:
+            return places[candidate]
+    return places.get((), Place(1, 1))

@@ -1,0 +1,98 @@
+"""Graph to spec text: canonical, in the user's order, with numbers for sizes. `load(dump(g)) == g`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tnmars.files import write_text
+from tnmars.graph import MAIN, Edge, Graph, Json, Role, Term
+from tnmars.parts import axis_text
+from tnmars.spec.keys import VERSION
+
+WIDTH = 100
+
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*|\([A-Za-z0-9_ ]+\)")
+_WORDS_OF_OTHERS = frozenset(["true", "false", "yes", "no", "on", "off", "y", "n", "null"])
+"""Words that some YAML reader turns into something else; ours does not, but others read our files too."""
+
+
+def document(graph: Graph) -> dict[str, Json]:
+    """A graph as the data of a spec file, keys in canonical order; what does not apply is left out."""
+    real = {str(role): size for role, size in graph.features if role is not Role.LOOKUP}
+    taps = tuple(mode.size for mode in graph.of_role(Role.KERNEL))
+    flat = len(graph.terms) == 1 and graph.terms[0].name == MAIN
+    found: dict[str, Json] = {
+        "tnmars": VERSION,
+        "name": graph.name,
+        "kind": graph.kind,
+        "modes": {str(role): _sizes(graph.of_role(role)) for role in graph.rules.roles if graph.of_role(role)},
+        "features": real,
+        "vocab": dict(graph.features).get(Role.LOOKUP),
+        "kernel_size": () if graph.kernel_size == taps else graph.kernel_size,
+        "shared": graph.shared,
+        "inputs": {operand.name: list(map(axis_text, operand.axes)) for operand in graph.inputs},
+        "output": list(map(axis_text, graph.output)),
+        "options": dict(graph.options),
+        **(_term(graph.terms[0]) if flat else {}),
+    }
+    found = {key: value for key, value in found.items() if value not in (None, "", (), [], {})}
+    if not flat:
+        found["terms"] = {term.name: _term(term) for term in graph.terms}
+    if graph.origin:
+        found["origin"] = graph.origin
+    return found
+
+
+def dump(graph: Graph) -> str:
+    """A graph as the text of a spec file."""
+    return "".join(f"{line}\n" for key, value in document(graph).items() for line in _block(key, value, ""))
+
+
+def save_spec(graph: Graph, path: str | Path) -> None:
+    """Writes a graph as a spec file: first under a temporary name, then renamed, so that no reader sees half of it."""
+    write_text(path, dump(graph))
+
+
+def _term(term: Term) -> dict[str, Json]:
+    bonds: dict[str, Json] = {"bonds": _sizes(term.bonds)} if term.bonds else {}
+    return {**bonds, "cores": {core.name: core.edges for core in term.cores}}
+
+
+def _sizes(edges: Iterable[Edge]) -> dict[str, Json]:
+    return {edge.name: edge.size for edge in edges}
+
+
+def _block(key: str, value: Json, indent: str) -> list[str]:
+    """An entry on one line, or a table that is long or holds more than scalars with a line for each of its entries."""
+    line = f"{indent}{_text(key)}: {_flow(value)}"
+    if not isinstance(value, Mapping) or not value:
+        return [line]
+    nested = any(isinstance(entry, Mapping) or _is_list(entry) for entry in value.values())
+    if not nested and len(line) <= WIDTH:
+        return [line]
+    return [f"{indent}{_text(key)}:", *(row for entry in value.items() for row in _block(*entry, indent + "  "))]
+
+
+def _is_list(value: Json) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _flow(value: Json) -> str:
+    """Data on one line."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(key)}: {_flow(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    """Text as it is where every YAML reader takes it for text, else in quotes."""
+    if _SAFE.fullmatch(text) and text.lower() not in _WORDS_OF_OTHERS:
+        return text
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
