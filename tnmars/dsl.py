@@ -50,7 +50,7 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         if extra:
             raise GraphError(
                 Problem(
-                    f"bonds gives a size for '{extra[0]}', but no core lists it.", f"Bonds: {listing(sorted(spent))}."
+                    f"bonds gives a size for '{extra[0]}', which no bond takes.", f"Bonds: {listing(sorted(spent))}."
                 )
             )
     return build(form, terms, weight.get("name", ""))
@@ -116,7 +116,7 @@ class _Parser:
             except GraphError as error:
                 if error.problems[0].text.startswith("network text"):
                     raise
-                raise GraphError([_at(start, problem) for problem in error.problems]) from None
+                raise GraphError([self._at(start, problem) for problem in error.problems]) from None
         if not cores:
             raise self._error("expected a core such as G1[i1, r1]")
         return name, cores
@@ -152,16 +152,19 @@ class _Parser:
 
     def _error(self, wanted: str) -> GraphError:
         got = f"'{self.word}'" if self.word else "the end"
-        return GraphError(_at(self.start, Problem(f"{wanted}, got {got}.", self._pointer())))
+        return GraphError(self._at(self.start, Problem(f"{wanted}, got {got}.", self._pointer())))
 
     def _pointer(self) -> str:
-        """The text around the error with a caret below it."""
-        first = max(0, self.start - 30)
-        return f"{self.text[first : self.start + 30]}\n{' ' * (self.start - first)}^".replace("\t", " ")
+        """The line of the error, as much of it as is near, with a caret below."""
+        first = max(self.text.rfind("\n", 0, self.start) + 1, self.start - 30)
+        near = self.text[first : self.start + 30].partition("\n")[0]
+        return f"{near}\n{' ' * (self.start - first)}^".replace("\t", " ")
 
-
-def _at(start: int, problem: Problem) -> Problem:
-    return Problem(f"network text, column {start + 1}: {problem.text}", problem.hint)
+    def _at(self, start: int, problem: Problem) -> Problem:
+        """The problem with its place in the text, whose lines count only where there are several."""
+        before = self.text[:start].split("\n")
+        line = f"line {len(before)}, " if "\n" in self.text else ""
+        return Problem(f"network text, {line}column {len(before[-1]) + 1}: {problem.text}", problem.hint)
 
 
 class Builder:
@@ -187,7 +190,15 @@ class Builder:
             raise GraphError(
                 Problem(f"role '{role}' is not known.", f"Roles: {', '.join(known)}.{nearest(role, known)}")
             )
-        self._modes.setdefault(KEYWORD[Role(role)], {}).update(sizes)
+        keyword = KEYWORD[Role(role)]
+        if keyword in self._weight:
+            hint = "Give all modes of a role in one place."
+            raise GraphError(Problem(f"modes with role '{role}' were given before, as {keyword}=.", hint))
+        added = self._modes.setdefault(keyword, {})
+        twice = [name for name in sizes if name in added]
+        if twice:
+            raise GraphError(Problem(f"mode '{twice[0]}' is added twice.", "Rename one."))
+        added.update(sizes)
         return self
 
     def term(self, name: str) -> Builder:

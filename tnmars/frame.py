@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from tnmars.errors import GraphError, Problem
+from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph import Graph
 from tnmars.kinds import MODE_ROLES, Role
 from tnmars.parts import Axis, Edge, Operand, Term, parse_axis
@@ -59,6 +59,9 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
     >>> [str(edge) for edge in edges(Role.IN, (7, 4))], [str(edge) for edge in edges(Role.OUT, {"o": 5})]
     (['i1=7', 'i2=4'], ['o=5'])
     """
+    if isinstance(sizes, (str, int)):
+        text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
+        raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
     return tuple(Edge(name, size, role) for name, size in sizes.items())
@@ -93,7 +96,11 @@ def _split(text: str) -> list[str]:
 
 def frame(kind: str, weight: Weight) -> Fields:
     """The fields of a graph without terms."""
-    features = {Role(role): size for role, size in weight.get("features", {}).items()}
+    unknown = [key for key in weight if key not in Weight.__annotations__]
+    if unknown:
+        hint = f"Keywords: {', '.join(Weight.__annotations__)}.{nearest(unknown[0], Weight.__annotations__)}"
+        raise GraphError(Problem(f"keyword '{unknown[0]}' is not known.", hint))
+    features = {_role(role): size for role, size in weight.get("features", {}).items()}
     vocab = weight.get("vocab")
     if vocab is not None:
         features[Role.LOOKUP] = vocab
@@ -108,6 +115,15 @@ def frame(kind: str, weight: Weight) -> Fields:
         output=axes(weight.get("result", ())),
         options=dict(weight.get("options", {})),
     )
+
+
+def _role(name: str) -> Role:
+    known = [str(role) for role in MODE_ROLES]
+    if name not in known:
+        raise GraphError(
+            Problem(f"features has no role '{name}'.", f"Roles: {', '.join(known)}.{nearest(name, known)}")
+        )
+    return Role(name)
 
 
 def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tnmars import options as layer_options
 from tnmars import rules
-from tnmars.errors import GraphError
+from tnmars.errors import GraphError, Problem
 from tnmars.kinds import KINDS, Kind, Role
 from tnmars.options import OptionValue
 from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size
@@ -20,6 +20,8 @@ from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+MAX_NAME = 200
 
 _ROLE_ORDER = {role: at for at, role in enumerate(Role)}
 
@@ -54,6 +56,8 @@ class Graph:
     def __post_init__(self) -> None:
         fields = self._fields()
         found = rules.problems(fields)
+        if not self.name.isprintable() or len(self.name) > MAX_NAME:
+            found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
         if found:
             raise GraphError(found)
         for key, value in _canonical(fields).items():
@@ -73,7 +77,7 @@ class Graph:
             tuple(self.modes),
             tuple(self.terms),
             tuple(self.shared),
-            dict(self.features),
+            {Role(role): size for role, size in self.features},
             tuple(self.kernel_size),
             tuple(self.inputs),
             tuple(tuple(axis) for axis in self.output),
@@ -162,8 +166,10 @@ class Graph:
         return found
 
     def with_terms(self, terms: Sequence[Term]) -> Graph:
-        """The same graph with other terms over its modes."""
-        return replace(self, terms=tuple(terms))
+        """The same graph with other terms over its modes; a mode that none of them shares is no longer shared."""
+        ends = [term.ends() for term in terms]
+        shared = tuple(name for name in self.shared if any(len(found.get(name, ())) > 1 for found in ends))
+        return replace(self, terms=tuple(terms), shared=shared)
 
     def __str__(self) -> str:
         lines = [f"{self.kind} {self.name or '(unnamed)'}: {_signature(self)}"]

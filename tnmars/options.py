@@ -31,6 +31,8 @@ def _axes_problem(option: Option, value: object, spatial: int, least: int) -> st
 
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:
     """What is wrong with the value of an option for a layer with `spatial` spatial axes, if anything."""
+    if value is None and option.default is None:
+        return None
     text = ""
     if option.form == "flag" and not isinstance(value, bool):
         text = f"option '{option.name}' is {value!r}, which is neither true nor false."
@@ -40,7 +42,7 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
         text = _axes_problem(option, value, spatial, least=1)
     elif option.form == "padding" and value not in ("same", "valid"):
         text = _axes_problem(option, value, spatial, least=0)
-    return Problem(text, f"It is the {option.meaning}.") if text else None
+    return Problem(text, f"It takes: {option.meaning}.") if text else None
 
 
 def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -> Iterator[Problem]:

@@ -70,6 +70,9 @@ class Edge:
     role: Role = Role.BOND
 
     def __post_init__(self) -> None:
+        known = [role.value for role in Role]
+        if self.role not in known:
+            raise GraphError(Problem(f"edge '{self.name}' has role {self.role!r}.", f"Roles: {', '.join(known)}."))
         object.__setattr__(self, "role", Role(self.role))
         _raise(self._problems())
 
@@ -101,6 +104,10 @@ class Core:
         yield name_problem("core", self.name)
         seen: set[str] = set()
         for at, edge in enumerate(self.edges):
+            wrong = name_problem("edge", edge)
+            if wrong is not None:
+                yield wrong.under(at)
+                continue
             if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
@@ -163,7 +170,8 @@ class Operand:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "axes", tuple(tuple(axis) for axis in self.axes))
-        _raise(iter([name_problem("input", self.name)]))
+        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(map(axis_text, self.axes))}]"

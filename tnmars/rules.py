@@ -66,12 +66,13 @@ def problems(fields: Fields) -> list[Problem]:
     parts = len(fields.modes) + sum(len(term.bonds) + len(term.cores) for term in fields.terms)
     if parts > MAX_PARTS:
         return [Problem(f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed.")]
+    taps = list(_taps(kind, fields))
     found = chain(
         _modes(kind, fields),
         _terms(fields),
         _shared(fields),
-        _taps(kind, fields),
-        _features(kind, fields),
+        taps,
+        () if taps else _features(kind, fields),  # how many channels patch modes hold depends on the taps
         _operands(kind, fields),
         _options(kind, fields),
     )
@@ -213,6 +214,7 @@ def _shared(fields: Fields) -> Iterator[Problem]:
                 "Remove it from shared.",
                 path,
             )
+        seen.add(name)
 
 
 def tap_groups(modes: Sequence[int], kernel_size: Sequence[int]) -> list[tuple[int, ...]] | None:
