@@ -165,6 +165,20 @@ class Graph:
             found[held[0].role] = (flat_size(held), real * unit)
         return found
 
+    @property
+    def signature(self) -> str:
+        """What the layer maps to what, in numbers."""
+        if self.kind == "linear":
+            return f"{self.in_features} -> {self.out_features}"
+        if self.kind == "conv":
+            return f"{self.in_features} -> {self.out_features}, kernel {'x'.join(map(str, self.kernel_size))}"
+        if self.kind == "embedding":
+            return f"{self.vocab} rows of {self.out_features}"
+        shape = "x".join(map(str, self.dense_shape))
+        if self.inputs:
+            return f"{', '.join(operand.name for operand in self.inputs)} -> output, weight {shape}"
+        return shape
+
     def with_terms(self, terms: Sequence[Term]) -> Graph:
         """The same graph with other terms over its modes; a mode that none of them shares is no longer shared."""
         ends = [term.ends() for term in terms]
@@ -172,7 +186,7 @@ class Graph:
         return replace(self, terms=tuple(terms), shared=shared)
 
     def __str__(self) -> str:
-        lines = [f"{self.kind} {self.name or '(unnamed)'}: {_signature(self)}"]
+        lines = [f"{self.kind} {self.name or '(unnamed)'}: {self.signature}"]
         for role in self.rules.roles:
             if self.of_role(role):
                 lines.append(f"  {role:<7}{' '.join(map(str, self.of_role(role)))}")
@@ -195,20 +209,6 @@ def _option(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
-
-
-def _signature(graph: Graph) -> str:
-    """What the layer maps to what, in numbers."""
-    if graph.kind == "linear":
-        return f"{graph.in_features} -> {graph.out_features}"
-    if graph.kind == "conv":
-        return f"{graph.in_features} -> {graph.out_features}, kernel {'x'.join(map(str, graph.kernel_size))}"
-    if graph.kind == "embedding":
-        return f"{graph.vocab} rows of {graph.out_features}"
-    shape = "x".join(map(str, graph.dense_shape))
-    if graph.inputs:
-        return f"{', '.join(operand.name for operand in graph.inputs)} -> output, weight {shape}"
-    return shape
 
 
 def _canonical(fields: rules.Fields) -> dict[str, object]:

@@ -1,0 +1,45 @@
+"""Text for pictures: what a graph is called, short forms and estimated widths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unicodedata import east_asian_width
+
+from tnmars.graph import Graph
+
+ELLIPSIS = "…"
+_NARROW, _SLIM, _WIDE = frozenset("ijlI.,:;'|! "), frozenset('frt()[]{}-/\\"_'), frozenset("mwMW%@…→")
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, its middle left out where it has more than `limit` characters.
+
+    >>> shorten("encoder_projection", 9)
+    'enco…tion'
+    """
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    return text[:head] + ELLIPSIS + text[len(text) - (limit - head - 1) :]
+
+
+def text_width(text: str, size: int) -> int:
+    """About how many pixels wide a text is in a sans-serif font, rather too many than too few."""
+    found = 0.0
+    for char in text:
+        if char in _NARROW:
+            found += 0.36
+        elif char in _SLIM:
+            found += 0.46
+        elif char in _WIDE or char.isupper():
+            found += 0.96 if char in _WIDE else 0.72
+        else:
+            found += 1.05 if east_asian_width(char) in "WF" or ord(char) > 0xFFFF else 0.63
+    return int(found * size) + 1
+
+
+def signature(graph: Graph) -> str:
+    """The kind of layer and what it maps to what, as the first line of the printed graph has it."""
+    unnamed = "(unnamed)"
+    line = str(replace(graph, name=unnamed)).partition("\n")[0]
+    return line.replace(f" {unnamed}:", "", 1).replace("->", "→")
