@@ -218,7 +218,7 @@ def test_warns_of_more_parameters_than_the_dense_weight_has() -> None:
 def test_warns_of_parts_that_nothing_joins() -> None:
     graph = tensor("A:i,r B:r,j C:k D:", {"r": 2}, i=4, j=4, k=4)
     assert [(problem.text, problem.path) for problem in lint(graph)] == [
-        ("the cores make 3 parts that nothing joins: (A, B), (C), (D).", ("terms", "main")),
+        ("the cores make 3 parts that nothing joins: (A, B), (C), (D).", ("terms", "main", "cores")),
         ("core 'C' touches no bond.", ("terms", "main", "cores", "C")),
         ("core 'D' touches no bond and no mode: it is a single number.", ("terms", "main", "cores", "D")),
     ]

@@ -28,10 +28,12 @@ _SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
 
 
 def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
-    """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; a tensor is split in the middle."""
+    """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; one role alone is split in the middle."""
     form = frame(kind, weight)
     names = [mode.name for mode in form.modes]
-    first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)] or names[: len(names) // 2]
+    first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)]
+    if len(first) in (0, len(names)):
+        first = names[: len(names) // 2]
     cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in first)]}
     return _one_term(form, cores, ["r"], rank, ranks, weight)
 
@@ -105,13 +107,16 @@ def btd(
     """Block-term: a sum of Tucker terms, `terms` alike ones, or one for each entry of `ranks` that is a list."""
     form = frame(kind, weight)
     cores, bonds = _star(form, inside=())
+    if terms is not None and (isinstance(terms, bool) or not isinstance(terms, int) or terms < 1):
+        raise _error(f"terms is {terms!r}.", "It is a whole number from 1 on.", "terms")
     several = isinstance(ranks, Sequence) and any(not isinstance(entry, int) for entry in ranks)
-    each: list[Ranks] = list(ranks) if several and isinstance(ranks, Sequence) else [ranks] * (terms or 0)  # type: ignore[arg-type, list-item]
-    if not each:
+    count = len(ranks) if several and isinstance(ranks, Sequence) else terms
+    if count is None:
         raise _error("btd needs to know how many terms there are.", "Give terms: 4, or one list of ranks a term.")
-    if terms is not None and len(each) != terms:
-        raise _error(f"terms is {terms}, but ranks has {len(each)} entries.", "Leave one of the two out.", "ranks")
-    _refuse_more_than(len(each) * (len(cores) + len(bonds)))
+    if terms is not None and count != terms:
+        raise _error(f"terms is {terms}, but ranks has {plural(count, 'list')}.", "Leave one of the two out.", "ranks")
+    _refuse_more_than(count * (len(cores) + len(bonds)))
+    each: list[Ranks] = list(ranks) if several and isinstance(ranks, Sequence) else [ranks] * count  # type: ignore[arg-type, list-item]
     built = [
         _term(f"t{at}", cores, bonds, rank, sizes if sizes is None or isinstance(sizes, Mapping) else list(sizes))
         for at, sizes in enumerate(each, 1)
@@ -143,6 +148,8 @@ def ht(
                 )
             leaves[node] = [*sites[node - 1], f"r{node}"]
             return f"r{node}"
+        if isinstance(node, str) or not isinstance(node, Sequence):
+            raise _error(f"tree has {node!r}.", "A tree nests site numbers, for example [[1, 2], [3, 4]].", "tree")
         at = len(inner) + 1
         inner[f"B{at}"] = ()
         above = [f"b{at}"] if at > 1 else []
@@ -166,10 +173,11 @@ def peps(
     sites = _sites(form)
     if prod(grid) != len(sites) or min(grid, default=0) < 1:
         raise _error(
-            f"grid {list(grid)} has {prod(grid)} places, but there are {plural(len(sites), 'site')}.",
-            "A site is the k-th mode of every role.",
+            f"grid {list(grid)} does not have one place for each of {plural(len(sites), 'site')}.",
+            "A site is the k-th mode of every role; the sides of a grid are at least 1.",
             "grid",
         )
+    _refuse_more_than(len(sites) * (len(grid) + 1))
     pairs = []
     for at in range(len(sites)):
         for axis, length in enumerate(grid):
@@ -198,8 +206,8 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
     outs = [mode.name for mode in form.modes if mode.role is Role.OUT]
     if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(form.modes):
         raise _error(
-            f"btt pairs inputs with outputs: it has {len(sources)} and {len(outs)}.",
-            "Give as many outputs as inputs, and no other modes.",
+            f"btt pairs inputs with outputs: of {len(form.modes)} modes {len(sources)} are inputs, {len(outs)} outputs.",
+            "Give as many outputs as inputs, and no kernel or free modes.",
             "out",
         )
     last = len(outs) - 1
@@ -253,7 +261,8 @@ def _sites(form: Fields, least: int = 1) -> list[tuple[str, ...]]:
     kernel = tuple(mode.name for mode in form.of_role(Role.KERNEL))
     sites = [kernel, *sites] if kernel else sites
     if len(sites) < least:
-        raise _error(f"this decomposition needs at least {least} sites, but there is {len(sites)}.", "Split the modes.")
+        hint = "A site is the k-th mode of every role: split the modes."
+        raise _error(f"this decomposition needs at least {least} sites, and has {len(sites)}.", hint)
     return sites
 
 
@@ -262,6 +271,8 @@ def _sizes(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, 
         text = "both rank and ranks are given." if rank is not None else "neither rank nor ranks is given."
         if bonds or rank is not None:
             raise _error(text, "Give one: rank for all bonds, or ranks for each.", *(["ranks"] if ranks else []))
+    if isinstance(ranks, (int, str)):
+        raise _error(f"ranks is {ranks!r}, which is not a list.", "For one size of all bonds, give rank.", "ranks")
     if isinstance(ranks, Mapping):
         wrong = [name for name in ranks if name not in bonds] + [name for name in bonds if name not in ranks]
         if wrong:
@@ -270,7 +281,7 @@ def _sizes(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, 
     sizes = [rank if rank is not None else 1] * len(bonds) if ranks is None else list(ranks)
     if len(sizes) != len(bonds):
         raise _error(
-            f"ranks has {plural(len(sizes), 'number')}, but there are {plural(len(bonds), 'bond')}.",
+            f"ranks has {plural(len(sizes), 'number')} for {plural(len(bonds), 'bond')}.",
             f"Bonds in order: {listing(bonds)}.",
             "ranks",
         )
@@ -324,10 +335,12 @@ def _joined(
     weight: Weight,
 ) -> Graph:
     """Sites with a bond for each pair of them."""
-    cores: Cores = {
-        f"G{at + 1}": [*site, *(f"r{a + 1}_{b + 1}" for a, b in pairs if at in (a, b))] for at, site in enumerate(sites)
-    }
-    return _one_term(form, cores, [f"r{a + 1}_{b + 1}" for a, b in pairs], rank, ranks, weight)
+    cores: dict[str, list[str]] = {f"G{at}": list(site) for at, site in enumerate(sites, 1)}
+    bonds = [f"r{a + 1}_{b + 1}" for a, b in pairs]
+    for bond, ends in zip(bonds, pairs, strict=True):
+        for end in ends:
+            cores[f"G{end + 1}"].append(bond)
+    return _one_term(form, cores, bonds, rank, ranks, weight)
 
 
 def _halves(first: int, last: int) -> Tree:

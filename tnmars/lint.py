@@ -118,7 +118,7 @@ def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
     yield Problem(
         f"the cores{_of(graph, names)} make {len(found)} parts that nothing joins: {shown}.",
         "The weight is the outer product of what the parts give. To join them, let them share a bond.",
-        ("terms", term.name),
+        ("terms", term.name, "cores"),
     )
     for core in term.cores:
         if (core.name,) in found:

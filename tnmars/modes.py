@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import log
 
 from tnmars.errors import TnmarsError
+from tnmars.parts import MAX_SIZE
 
 ORDERS = ("ascending", "descending", "mixed")
 CRITERIA = ("entropy", "variance")
@@ -49,8 +50,8 @@ def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str 
 
 
 def _check(size: int, ways: int, order: str, criterion: str) -> None:
-    if size < 1 or ways < 1:
-        raise TnmarsError(f"cannot split {size} into {ways} modes; both must be at least 1.")
+    if not 1 <= size <= MAX_SIZE or ways < 1:
+        raise TnmarsError(f"cannot split {size} into {ways} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on.")
     if order not in ORDERS:
         raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
     if criterion not in CRITERIA:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unicodedata import east_asian_width
 
 from tnmars.graph import Graph
@@ -39,7 +38,5 @@ def text_width(text: str, size: int) -> int:
 
 
 def signature(graph: Graph) -> str:
-    """The kind of layer and what it maps to what, as the first line of the printed graph has it."""
-    unnamed = "(unnamed)"
-    line = str(replace(graph, name=unnamed)).partition("\n")[0]
-    return line.replace(f" {unnamed}:", "", 1).replace("->", "→")
+    """The kind of layer and what it maps to what."""
+    return f"{graph.kind} {graph.signature}".replace("->", "→")
