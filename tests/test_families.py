@@ -681,13 +681,13 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "more inputs than outputs",
         lambda: families.btt("linear", inputs=(4, 6), outputs=(3,), rank=2),
-        "btt pairs inputs with outputs: of 3 modes 2 are inputs, 1 outputs.\n"
+        "btt pairs inputs with outputs: of 3 modes 2 are in, 1 out.\n"
         "  Give as many outputs as inputs, and no kernel or free modes.",
     ),
     (
         "no outputs to pair",
         lambda: families.btt("tensor", **FREE, rank=2),
-        "btt pairs inputs with outputs: of 4 modes 0 are inputs, 0 outputs.\n"
+        "btt pairs inputs with outputs: of 4 modes 0 are in, 0 out.\n"
         "  Give as many outputs as inputs, and no kernel or free modes.",
     ),
     (

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "freeze": "frozen",
+    "compile": "compiler",
+    "cached": "frozen",
+    "TNModule": "module",
+    "ShapeError": "errors",
+    "CostModel": "plan.cost",
     "Builder": "dsl",
     "Core": "graph",
     "Count": "counts",
@@ -37,6 +43,7 @@ _MODULES = ("draw", "families", "lint", "spec", "topology")
 __all__ = [
     "Builder",
     "Core",
+    "CostModel",
     "Count",
     "Edge",
     "Graph",
@@ -44,16 +51,21 @@ __all__ = [
     "Operand",
     "Problem",
     "Role",
+    "ShapeError",
     "SpecError",
+    "TNModule",
     "Term",
     "TnmarsError",
     "__version__",
+    "cached",
+    "compile",
     "count",
     "draw",
     "dump",
     "factor",
     "factor_up",
     "families",
+    "freeze",
     "lint",
     "load",
     "loads",
@@ -65,11 +77,15 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tnmars import draw, families, lint, spec, topology
+    from tnmars.compiler import compile
     from tnmars.counts import Count, count
     from tnmars.dsl import Builder, network
-    from tnmars.errors import GraphError, Problem, SpecError, TnmarsError
+    from tnmars.errors import GraphError, Problem, ShapeError, SpecError, TnmarsError
+    from tnmars.frozen import cached, freeze
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
     from tnmars.modes import factor, factor_up
+    from tnmars.module import TNModule
+    from tnmars.plan.cost import CostModel
     from tnmars.spec import dump, load, loads, save_spec
 
 

@@ -73,6 +73,10 @@ class SpecError(TnmarsError):
     """A spec file that cannot be read."""
 
 
+class ShapeError(TnmarsError):
+    """A tensor that does not fit the layer it was given to."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that proposes the known name closest to `name`, or nothing.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tnmars.errors import GraphError, Problem, listing, plural
 from tnmars.frame import Weight, build, frame
@@ -28,7 +28,7 @@ _SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
 
 
 def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
-    """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; one role alone is split in the middle."""
+    """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; one role alone is cut in the middle."""
     form = frame(kind, weight)
     names = [mode.name for mode in form.modes]
     first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)]
@@ -116,11 +116,10 @@ def btd(
     if terms is not None and count != terms:
         raise _error(f"terms is {terms}, but ranks has {plural(count, 'list')}.", "Leave one of the two out.", "ranks")
     _refuse_more_than(count * (len(cores) + len(bonds)))
-    each: list[Ranks] = list(ranks) if several and isinstance(ranks, Sequence) else [ranks] * count  # type: ignore[arg-type, list-item]
-    built = [
-        _term(f"t{at}", cores, bonds, rank, sizes if sizes is None or isinstance(sizes, Mapping) else list(sizes))
-        for at, sizes in enumerate(each, 1)
-    ]
+    each: Sequence[Any] = ranks if several and isinstance(ranks, Sequence) else [ranks] * count
+    built = []
+    for at, sizes in enumerate(each, 1):
+        built.append(_term(f"t{at}", cores, bonds, rank, sizes))
     return build(form, built, weight.get("name", ""))
 
 
@@ -206,7 +205,7 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
     outs = [mode.name for mode in form.modes if mode.role is Role.OUT]
     if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(form.modes):
         raise _error(
-            f"btt pairs inputs with outputs: of {len(form.modes)} modes {len(sources)} are inputs, {len(outs)} outputs.",
+            f"btt pairs inputs with outputs: of {len(form.modes)} modes {len(sources)} are in, {len(outs)} out.",
             "Give as many outputs as inputs, and no kernel or free modes.",
             "out",
         )

@@ -1,0 +1,139 @@
+"""Forms to plans: which form is taken for which batch, with and without gradients. A plan is a value.
+
+The cheapest form by estimated time wins, among those whose memory is in proportion; a large batch may be cut into
+chunks, so that intermediates stay small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tnmars.counts import count
+from tnmars.estimate import estimate, refold
+from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
+from tnmars.graph import Graph, Role
+from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
+from tnmars.plan.network import BATCH
+from tnmars.program import Program
+
+BATCHES = (1, 16, 128, 1024)
+"""Batch sizes that plans are made for; another takes the plan of the nearest, by ratio."""
+TOKEN_COUNTS = (64, 4096)
+CHUNK = 64
+MEMORY = 8
+"""A plan may hold this many times the size of input, output, cores and dense weight together."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The form taken up to a batch size."""
+
+    form: Form
+    limit: float
+    """The largest batch that it is for."""
+    batch: int
+    """The batch it was made for."""
+
+
+def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
+    """The forms of a layer for a batch, best first; those that take too much memory are last."""
+    if not graph.terms:
+        return []
+    forms = candidates(graph, batch, weighing, image, optimizer)
+    room = MEMORY * _proportion(graph, batch, image)
+    return sorted(forms, key=lambda form: (peak(form, batch) > room, form.cost))
+
+
+def candidates(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
+    """Every form for a batch, chunked ones too."""
+    if graph.of_role(Role.LOOKUP):
+        return lookup_forms(graph, batch, weighing, optimizer)
+    if graph.of_role(Role.FREE):
+        return (
+            weight_forms(graph, weighing, optimizer)[:1]
+            if batch == 0
+            else lookup_forms(graph, batch, weighing, optimizer)
+        )
+    forms = layer_forms(graph, batch, weighing, image, optimizer)
+    if graph.inputs or graph.kernel_size or batch < 4 * CHUNK:
+        return forms
+    chunked = layer_forms(graph, CHUNK, weighing, image, optimizer)
+    pieces = -(-batch // CHUNK)
+    joined = weighing.model.elementwise(2 * batch * graph.out_features, batch * graph.out_features)
+    return forms + [
+        replace(form, chunk=CHUNK, cost=pieces * form.cost + joined) for form in chunked if form.name != "dense"
+    ]
+
+
+def frozen(
+    graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32, optimizer: str = "auto"
+) -> list[Form]:
+    """Forms for inference with given cores, best first: what depends on cores alone is done once, and shipped.
+
+    Their folded parts hold at most `limit` numbers, or else the cores themselves.
+    """
+    found: dict[Program, Form] = {}
+    for folded in (True, False):
+        for form in candidates(graph, batch, Weighing(model, folded=folded), image, optimizer):
+            program = refold(form.program, limit)
+            ready = replace(form, program=program)
+            cost = estimate(ready, model, folded=True)
+            pieces = -(-batch // form.chunk) if form.chunk else 1
+            found.setdefault(program, replace(ready, cost=cost * pieces))
+    return sorted(found.values(), key=lambda form: form.cost)
+
+
+def peak(form: Form, batch: int) -> int:
+    """The most numbers that a program holds at once, but for its inputs and cores, for the sizes it was made for."""
+    sizes = dict(form.program.sizes)
+    if form.chunk:
+        sizes[BATCH] = min(sizes.get(BATCH, 1), form.chunk)
+    last: dict[str, int] = {}
+    for at, instruction in enumerate(form.program.instructions):
+        for name in instruction.reads:
+            last[name] = at
+    last[form.program.result] = len(form.program.instructions)
+    live: dict[str, int] = {}
+    most = 0
+    for at, instruction in enumerate(form.program.instructions):
+        if instruction.reads:
+            live[instruction.out] = prod(sizes[label] for group in instruction.axes for label in group)
+        most = max(most, sum(live.values()))
+        live = {name: size for name, size in live.items() if last.get(name, 0) > at}
+    return most
+
+
+def _proportion(graph: Graph, batch: int, image: int) -> int:
+    numbers = count(graph)
+    pixels: int = batch * image ** len(graph.kernel_size)
+    inside = graph.in_features if graph.rules.layout else 1
+    return numbers.cores + numbers.dense + pixels * (inside + graph.out_features)
+
+
+def plans(
+    graph: Graph, model: CostModel, *, grad: bool, nominal: int, image: int = 32, optimizer: str = "auto"
+) -> tuple[Plan, ...]:
+    """The plans of a layer, one for each range of batch sizes; neighbours with the same program are one."""
+    weighing = Weighing(model, grad)
+    batches = sorted({*(TOKEN_COUNTS if _is_lookup(graph) else BATCHES), nominal})
+    found: list[Plan] = []
+    for at, batch in enumerate(batches):
+        forms = choose(graph, batch, weighing, image, optimizer)
+        if not forms:
+            return ()
+        limit = (batch * batches[at + 1]) ** 0.5 if at + 1 < len(batches) else float("inf")
+        if found and _same(found[-1].form, forms[0]):
+            found[-1] = replace(found[-1], limit=limit)
+        else:
+            found.append(Plan(forms[0], limit, batch))
+    return tuple(found)
+
+
+def _is_lookup(graph: Graph) -> bool:
+    return bool(graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE))
+
+
+def _same(one: Form, two: Form) -> bool:
+    return (one.program.instructions, one.frame, one.chunk) == (two.program.instructions, two.frame, two.chunk)

@@ -1,0 +1,48 @@
+"""`compile`: the whole pipeline, from a graph or a spec file to a module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tnmars import spec
+from tnmars.choice import plans
+from tnmars.forms import weight_forms
+from tnmars.graph import Graph
+from tnmars.module import TNModule
+from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
+
+
+def compile(
+    graph: Graph | str | Path,
+    *,
+    bias: bool | None = None,
+    init: str | float | None = None,
+    batch: int = 128,
+    optimizer: str = "auto",
+    model: CostModel | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    **options: object,
+) -> TNModule:
+    """The layer of a graph, or of the one in a spec file.
+
+    `batch` is the nominal batch, which `torch.compile` and `torch.export` plan for. Options of the layer, such as
+    `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or the variance of the weight.
+    """
+    found = graph if isinstance(graph, Graph) else spec.load(graph)
+    if bias is not None:
+        options["bias"] = bias
+    if options:
+        merged = {**dict(found.options), **options}
+        found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
+    machine = model or CostModel()
+    made = {
+        mode: plans(found, machine, grad=mode == "train", nominal=batch, optimizer=optimizer)
+        for mode in ("train", "infer")
+    }
+    weight = weight_forms(found, Weighing(machine), optimizer)[0] if found.terms else None
+    return TNModule(found, made, weight, nominal=batch, rule=init, device=device, dtype=dtype)

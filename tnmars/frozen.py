@@ -1,0 +1,113 @@
+"""Inference with given cores: what depends on cores alone is computed once.
+
+Nothing is cached behind the user's back: `cached` does it for a while, `freeze` for good. A compact layer ships at most
+twice the bytes of its cores, a fast one may ship the dense weight.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.choice import frozen
+from tnmars.counts import count
+from tnmars.errors import TnmarsError
+from tnmars.forms import Form
+from tnmars.graph import Role
+from tnmars.module import Shell, TNModule, code, layers
+from tnmars.plan.cost import CostModel
+
+COMPACT = 2
+"""How many times the numbers of its cores a compact layer may ship."""
+
+
+class FrozenLayer(Shell):
+    """A layer whose cores are folded: buffers and code for inference."""
+
+    def __init__(self, layer: TNModule, form: Form):
+        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        self.form = form
+        self._code = code(form)
+        bias = layer.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        with torch.no_grad():
+            parts = self._code.fold(*(layer.cores.get(name) for name in self._code.cores))
+        self._names = [f"part{at}" for at in range(len(parts))]
+        for name, part in zip(self._names, parts, strict=True):
+            self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
+
+    @property
+    def is_table(self) -> bool:
+        return len(self._names) == 1
+
+    @property
+    def source(self) -> str:
+        return self._code.source
+
+    def dense(self) -> Tensor:
+        raise TnmarsError("a frozen layer has no cores to make its weight from; ask the layer that it was made from.")
+
+    def compute(self, batch: int, *inputs: Tensor) -> Tensor:
+        return self._code(inputs, self.bias, tuple(getattr(self, name) for name in self._names))
+
+    def extra_repr(self) -> str:
+        shipped = sum(buffer.numel() for buffer in self.buffers())
+        return f"{self.graph.kind}, {self.graph.signature}, {shipped:,} numbers, {self.form.name}"
+
+
+class FrozenTensor(Shell):
+    """A tensor that is there as a whole."""
+
+    is_table = True
+
+    def __init__(self, layer: TNModule):
+        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        self.register_buffer("weight", layer.dense().detach().clone(memory_format=torch.contiguous_format))
+
+    def dense(self) -> Tensor:
+        weight: Tensor = self.weight
+        return weight
+
+    def compute(self, batch: int, *inputs: Tensor) -> Tensor:
+        return self.dense()[inputs[0].unbind(-1)]
+
+
+def frozen_layer(layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int = 32) -> Shell:
+    """One layer, frozen for a batch size, by default its nominal one."""
+    if form not in ("compact", "fast"):
+        raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
+    if not layer.graph.terms:
+        return layer
+    if layer.graph.of_role(Role.FREE):
+        return layer if form == "compact" else FrozenTensor(layer)
+    limit = COMPACT * count(layer.graph).cores if form == "compact" else float("inf")
+    best = frozen(layer.graph, batch or layer.nominal, CostModel(), limit, image)[0]
+    return FrozenLayer(layer, best)
+
+
+def freeze(model: nn.Module, form: str = "compact", *, batch: int | None = None) -> nn.Module:
+    """A copy of a model, or of a single layer, whose compiled layers are frozen for inference."""
+    if isinstance(model, TNModule):
+        return frozen_layer(model, form, batch=batch)
+    copied = copy.deepcopy(model)
+    for name, layer in list(layers(copied)):
+        copied.set_submodule(name, frozen_layer(layer, form, batch=batch))
+    return copied.eval()
+
+
+@contextmanager
+def cached(model: nn.Module) -> Iterator[nn.Module]:
+    """Within the block, the layers of a model do once what depends on cores alone. Changes of cores are not seen."""
+    found = [layer for _, layer in layers(model)]
+    try:
+        for layer in found:
+            fast = frozen_layer(layer, "fast")
+            layer.__dict__["cached"] = fast if fast is not layer else None
+        yield model
+    finally:
+        for layer in found:
+            layer.__dict__["cached"] = None

@@ -1,0 +1,52 @@
+"""Initial values of cores that give the whole weight the variance asked for, for any graph.
+
+An entry of a term is a sum over all its bonds of products of one entry of each core, so with independent cores of
+variance s^2 its variance is s^(2 * cores) times the product of the bonds' sizes; terms add up. For a tensor train this
+is the "Glorot-like" rule of the MARS reference.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from tnmars.errors import TnmarsError
+from tnmars.graph import Graph, Role
+
+RULES = ("glorot", "kaiming")
+
+
+def variance(graph: Graph, rule: str | float | None = None) -> float:
+    """The variance of an entry of the weight: by a rule, or as given. By default torch's for a table, else Glorot."""
+    if isinstance(rule, (int, float)):
+        return float(rule)
+    if rule is None:
+        rule = "glorot" if graph.of_role(Role.IN) or graph.of_role(Role.PATCH) else "unit"
+    taps = prod(graph.kernel_size)
+    inside = graph.in_features if graph.rules.layout else prod(mode.size for mode in graph.of_role(Role.IN))
+    fan_in, fan_out = inside * taps, graph.out_features * taps
+    if rule == "unit":
+        return 1.0
+    if rule == "glorot":
+        return 2.0 / (fan_in + fan_out)
+    if rule == "kaiming":
+        return 2.0 / fan_in
+    raise TnmarsError(f"init '{rule}' is not known; give a variance, or one of {', '.join(RULES)}.")
+
+
+def deviations(graph: Graph, whole: float) -> dict[str, float]:
+    """The standard deviation of the entries of each core, so that the weight has the variance `whole`."""
+    found = {}
+    for term in graph.terms:
+        share = whole / len(graph.terms) / prod(bond.size for bond in term.bonds)
+        deviation = share ** (0.5 / len(term.cores))
+        found.update({graph.qualified(term, core.name): deviation for core in term.cores})
+    return found
+
+
+@torch.no_grad()
+def fill_(cores: dict[str, torch.nn.Parameter], graph: Graph, rule: str | float | None = None) -> None:
+    """Draws every core anew."""
+    for name, deviation in deviations(graph, variance(graph, rule)).items():
+        cores[name].normal_(0.0, deviation)

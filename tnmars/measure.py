@@ -1,0 +1,153 @@
+"""What a program does, exactly: a verifier of its labels, and counts of multiply-adds and bytes for given sizes.
+
+The counts are those of the emitted code: matrix products and convolutions as `torch.utils.flop_counter` counts them
+(there, two operations make one multiply-add), elementwise steps apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from tnmars.emit import Frame
+from tnmars.forms import Form
+from tnmars.plan.network import BATCH, Labels, spatial
+from tnmars.plan.steps import Groups
+from tnmars.program import Arrange, Conv, Instruction, Kernel, Matmul, Name, Plus, Program, Rows, Times, Total, Weight
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Multiply-adds of products and convolutions, elementwise operations, and numbers written."""
+
+    macs: int = 0
+    elementwise: int = 0
+    written: int = 0
+
+    def __add__(self, more: Effort) -> Effort:
+        return Effort(self.macs + more.macs, self.elementwise + more.elementwise, self.written + more.written)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One instruction and its effort."""
+
+    instruction: Instruction
+    shape: tuple[int, ...]
+    effort: Effort
+
+
+def verify(program: Program) -> None:
+    """Checks step by step that labels and shapes agree. An `AssertionError` is a fault of the lowering."""
+    axes: dict[Name, Groups] = {}
+    for instruction in program.instructions:
+        assert instruction.out not in axes, f"{instruction.out} is made twice"
+        for name in instruction.reads:
+            assert name in axes, f"{instruction.out} reads {name} before it is made"
+        _verify(instruction, [axes[name] for name in instruction.reads])
+        axes[instruction.out] = instruction.axes
+    assert program.result in axes
+    fixed = {instruction.out for instruction in program.fold}
+    assert all(name in fixed for instruction in program.fold for name in instruction.reads)
+
+
+def _labels(axes: Groups) -> list[str]:
+    return sorted(label for group in axes for label in group)
+
+
+def _verify(instruction: Instruction, read: list[Groups]) -> None:
+    out = instruction.axes
+    assert len(set(_labels(out))) == len(_labels(out)), f"{instruction.out} has a label twice"
+    if isinstance(instruction, (Arrange, Kernel, Weight)):
+        assert _labels(out) == _labels(read[0]), instruction
+    elif isinstance(instruction, Matmul):
+        left, right = read
+        assert left[-1] == right[-2], instruction
+        lead = left[:-2] or right[:-2]
+        assert not left[:-2] or left[:-2] == right[:-2], instruction
+        assert out == (*lead, left[-2], right[-1]), instruction
+    elif isinstance(instruction, Times):
+        assert len(out) == len(read[0]) == len(read[1]), instruction
+        for axis, one, two in zip(out, *read, strict=True):
+            assert axis == (one or two) and (one == two or not one or not two), instruction
+    elif isinstance(instruction, Plus):
+        assert out == read[0] == read[1], instruction
+    elif isinstance(instruction, Total):
+        assert out == tuple(axis for at, axis in enumerate(read[0]) if at not in instruction.dims), instruction
+    elif isinstance(instruction, Rows):
+        assert read[0][0] == instruction.labels and out[1:] == read[0][1:], instruction
+    elif isinstance(instruction, Conv):
+        source, weight = read
+        assert out[0] == source[0] and out[2:] == source[2:] and out[1] == weight[0], instruction
+
+
+def measure(form: Form, lengths: Mapping[str, int] | None = None) -> list[Measured]:
+    """Every instruction of a form with its effort; data axes have the given lengths, else those it was made for."""
+    sizes = {**dict(form.program.sizes), **(lengths or {})}
+    axes = form.program.axes()
+    found = []
+    for instruction in form.program.instructions:
+        if isinstance(instruction, Conv) and instruction.spatial:
+            _convolve(instruction, form.frame, axes[instruction.weight], sizes, form.program)
+        found.append(Measured(instruction, _shape(instruction, sizes), _effort(instruction, axes, sizes, form.program)))
+    if form.frame.dense:
+        found.append(_dense(form, sizes))
+    return found
+
+
+def _shape(instruction: Instruction, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    if isinstance(instruction, Weight):
+        return instruction.shape
+    return tuple(prod(sizes[label] for label in group) for group in instruction.axes)
+
+
+def _volume(groups: Groups | Labels, sizes: Mapping[str, int]) -> int:
+    return prod(prod(sizes[label] for label in (group if isinstance(group, tuple) else (group,))) for group in groups)
+
+
+def _effort(instruction: Instruction, axes: dict[Name, Groups], sizes: Mapping[str, int], program: Program) -> Effort:
+    out = prod(_shape(instruction, sizes))
+    if isinstance(instruction, Matmul):
+        return Effort(macs=out * _volume(axes[instruction.left][-1], sizes), written=out)
+    if isinstance(instruction, Conv):
+        inside = _volume(axes[instruction.weight][1], sizes)
+        return Effort(macs=out * inside, written=out)
+    if isinstance(instruction, Times):
+        return Effort(elementwise=out, written=out)
+    if isinstance(instruction, Total):
+        return Effort(elementwise=_volume(axes[instruction.source], sizes), written=out)
+    if isinstance(instruction, Plus):
+        return Effort(elementwise=out, written=out)
+    return Effort(written=out if isinstance(instruction, Rows) else 0)
+
+
+def _convolve(instruction: Conv, frame: Frame, weight: Groups, sizes: dict[str, int], program: Program) -> None:
+    """A convolution changes the lengths of the spatial axes that act in it."""
+    kernel = next(entry for entry in program.instructions if entry.out == instruction.weight)
+    assert isinstance(kernel, Kernel)
+    for axis in instruction.spatial:
+        (label,) = instruction.axes[2 + axis]
+        sizes[label] = _out_length(sizes[label], kernel.taps[axis], frame, axis)
+
+
+def _out_length(length: int, taps: int, frame: Frame, axis: int) -> int:
+    reach = frame.dilation[axis] * (taps - 1)
+    if isinstance(frame.padding, str):
+        return length
+    return (length + 2 * frame.padding[axis] - reach - 1) // frame.stride[axis] + 1
+
+
+def _dense(form: Form, sizes: Mapping[str, int]) -> Measured:
+    """The call of torch's own layer at the end."""
+    weight = form.program.instructions[-1]
+    assert isinstance(weight, Weight)
+    shape = weight.shape[::-1] if form.frame.is_transposed else weight.shape
+    lengths = [_out_length(sizes[spatial(a)], shape[2 + a], form.frame, a) for a in range(form.frame.spatial)]
+    out = (sizes[BATCH], shape[0], *lengths)
+    return Measured(replace(weight, out="y", axes=()), out, Effort(macs=prod(out) * prod(shape[1:]), written=prod(out)))
+
+
+def total(measured: list[Measured]) -> Effort:
+    """The effort of all instructions together."""
+    return sum((entry.effort for entry in measured), Effort())

@@ -1,0 +1,306 @@
+"""Contraction tree to steps: chooses how each pairwise contraction is computed and in what order its result lies.
+
+For every node of the tree the cheapest ways to have it in each of a few memory orders are kept, so that a copy is made
+where it is cheapest, or not at all. The search knows costs and labels only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+
+from tnmars.plan.cost import CostModel
+from tnmars.plan.network import TOKENS, Labels, Network, spatial
+from tnmars.plan.steps import Convolve, Gather, Load, Multiply, Product, Spread, Step, Sum, last_run, runs, volume
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A part of a tree whose looked-up modes are replaced by the tokens: rows taken from a table."""
+
+    part: Tree
+
+
+Tree = int | tuple["Tree", "Tree"] | Rows
+
+Option = tuple[Labels, float, Callable[[], Step]]
+"""The memory order of a result, what it costs, and the step that makes it."""
+
+KEEP = 5
+"""How many memory orders of an intermediate are followed."""
+SHUFFLES = 3
+"""How many orders of the rows or columns of one operand are tried."""
+SMALL = 1 << 16
+"""Up to how many entries a tensor is reordered freely to suit what comes after."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to have a tensor: its step and what it costs in all, and apart what depends on cores alone."""
+
+    step: Step
+    cost: float
+    fixed: float
+    """The part of `cost` that depends on cores alone, which inference can do once."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How ways are compared: the machine, and whether gradients are wanted and core-only work is free."""
+
+    model: CostModel
+    grad: bool = False
+    folded: bool = False
+
+    def total(self, way: Way) -> float:
+        return way.cost - way.fixed if self.folded else way.cost
+
+
+class Layout:
+    """The search over one network."""
+
+    def __init__(self, network: Network, weighing: Weighing):
+        self.network = network
+        self.sizes: Mapping[str, int] = network.size
+        self.weighing = weighing
+        self.model = weighing.model
+        self._volumes: dict[Labels, int] = {}
+        self._arranged: dict[tuple[Labels, tuple[Labels, ...]], float] = {}
+        self._ways: dict[Tree, list[Way]] = {}
+        self.taps = dict(network.taps)
+        self.spatial = tuple(spatial(axis) for axis in range(len(network.kernel)))
+
+    def best(self, tree: Tree) -> Way:
+        """The cheapest way to compute a tree with its result in the order of the output."""
+        wanted = self.network.output
+        is_fixed = all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
+        finished = []
+        for way in self.ways(tree):
+            copy = self._copy(way.step.order, wanted)
+            finished.append(Way(way.step, way.cost + copy, way.fixed + (copy if is_fixed else 0.0)))
+        return min(finished, key=self.weighing.total)
+
+    def try_best(self, tree: Tree) -> Way | None:
+        """The same, or None where the tree cannot be computed step by step, as when two cores share a kernel mode."""
+        return self.best(tree) if self.ways(tree) else None
+
+    def ways(self, tree: Tree) -> list[Way]:
+        """The cheapest ways to have the result of a tree, one for each memory order."""
+        if tree not in self._ways:
+            self._ways[tree] = self._find(tree)
+        return self._ways[tree]
+
+    def _find(self, tree: Tree) -> list[Way]:
+        if isinstance(tree, int):
+            return [self._load(tree)]
+        if isinstance(tree, Rows):
+            return [self._gather(way) for way in self.ways(tree.part)]
+        members = leaves_of(tree)
+        kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
+        is_fixed = all(self.network.leaves[at].is_core for at in members) and not _has_rows(tree)
+        found: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
+        for one in self.ways(tree[0]):
+            for two in self.ways(tree[1]):
+                spent, fixed = one.cost + two.cost, one.fixed + two.fixed
+                for order, cost, make in self._merge(one.step, two.step, kept):
+                    total = spent + cost
+                    done = total if is_fixed else fixed
+                    rank = total - done if self.weighing.folded else total
+                    if order not in found or (rank, total) < found[order][:2]:
+                        found[order] = (rank, total, done, make)
+        ranked = sorted(found.values(), key=lambda entry: entry[:2])[:KEEP]
+        return [Way(make(), total, done) for _, total, done, make in ranked]
+
+    def _load(self, at: int) -> Way:
+        leaf = self.network.leaves[at]
+        kept = self.network.kept(frozenset([at]))
+        order = leaf.labels if leaf.is_core else tuple(label for label in leaf.labels if label not in self.taps)
+        step: Step = Load(at, order)
+        alone = tuple(label for label in order if label not in kept)
+        if not alone:
+            return Way(step, 0.0, 0.0)
+        cost = self._times(self.model.elementwise(self._volume(leaf.labels), 1))
+        return Way(Sum(step, alone), cost, cost if leaf.is_core else 0.0)
+
+    def _gather(self, way: Way) -> Way:
+        order = way.step.order
+        rows = tuple(label for label in self.network.rows if label in order)
+        if not rows:
+            return way
+        rest = tuple(label for label in order if label not in rows)
+        fixed = way.cost + self._arrange(order, (rows, rest))
+        step = Gather(way.step, rows, TOKENS)
+        gathered = self._times(self.model.gather(self._volume(step.order)), 3.0)
+        return Way(step, fixed + gathered, fixed)
+
+    def _times(self, cost: float, backward: float = 2.0) -> float:
+        return cost * (1.0 + backward) if self.weighing.grad else cost
+
+    def _volume(self, labels: Labels) -> int:
+        if labels not in self._volumes:
+            self._volumes[labels] = volume(labels, self.sizes)
+        return self._volumes[labels]
+
+    def _copy(self, order: Labels, wanted: Labels) -> float:
+        return self._arrange(order, (wanted,))
+
+    def _arrange(self, order: Labels, groups: tuple[Labels, ...]) -> float:
+        """What it costs to see a tensor as a (batch of) matrices with these axes."""
+        key = (order, groups)
+        if key not in self._arranged:
+            self._arranged[key] = self._arrange_cost(order, groups)
+        return self._arranged[key]
+
+    def _arrange_cost(self, order: Labels, groups: tuple[Labels, ...]) -> float:
+        free = runs(order, groups, self.sizes)
+        if free and len(groups) == 3:  # a batch of matrices: BLAS wants one of the two other axes to lie innermost
+            solid = [label for label in order if self.sizes[label] != 1]
+            free = not solid or solid[-1] not in groups[0]
+        if free:
+            return 0.0
+        wanted = tuple(label for group in groups for label in group)
+        return self._times(self.model.copy(self._volume(order), last_run(order, wanted, self.sizes)), 1.0)
+
+    def _merge(self, one: Step, two: Step, kept: frozenset[str]) -> Iterator[Option]:
+        """Ways to contract two tensors, and what each costs by itself."""
+        if self.spatial and self.spatial[0] in one.order:
+            yield from self._convolutions(two, one, kept)
+            return
+        if self.spatial and self.spatial[0] in two.order:
+            yield from self._convolutions(one, two, kept)
+            return
+        shared = tuple(label for label in one.order if label in two.order)
+        depth = tuple(label for label in shared if label not in kept)
+        batch = tuple(label for label in shared if label in kept)
+        rows = tuple(label for label in one.order if label not in shared)
+        columns = tuple(label for label in two.order if label not in shared)
+        if not depth:
+            yield self._elementwise(one, two, ())
+            yield self._elementwise(two, one, ())
+            if not batch or not rows or not columns:
+                return
+        if batch and not columns:
+            yield self._elementwise(one, two, depth)
+        if batch and not rows:
+            yield self._elementwise(two, one, depth)
+        yield from self._products(one, two, batch, depth, rows, columns)
+
+    def _elementwise(self, one: Step, two: Step, depth: Labels) -> Option:
+        extra = tuple(label for label in two.order if label not in one.order)
+        full = self._volume((*one.order, *extra))
+        order = tuple(label for label in (*one.order, *extra) if label not in depth)
+        cost = self.model.elementwise(full + self._volume(one.order) + self._volume(two.order), full)
+        if depth:
+            cost += self.model.elementwise(full, self._volume(order))
+        return order, self._times(cost), lambda: Multiply(one, two, depth)
+
+    def _products(
+        self, one: Step, two: Step, batch: Labels, depth: Labels, rows: Labels, columns: Labels
+    ) -> Iterator[Option]:
+        by_two = tuple(label for label in two.order if label in depth)
+        batch_by_two = tuple(label for label in two.order if label in batch)
+        count, high, deep, wide = map(self._volume, (batch, rows, depth, columns))
+        base = self._times(self.model.matmul(count, high, wide, deep))
+        for inner in dict.fromkeys((depth, by_two)):
+            for outer in dict.fromkeys((batch, batch_by_two)):
+                lead = (outer,) if batch else ()
+                left = self._ranked(one, rows, lambda order: (*lead, order, inner))  # noqa: B023
+                right = self._ranked(two, columns, lambda order: (*lead, inner, order))  # noqa: B023
+                for left_cost, left_order in left:
+                    for right_cost, right_order in right:
+                        cost = base + left_cost + right_cost
+                        groups = (outer, left_order, inner, right_order)
+                        yield (*outer, *left_order, *right_order), cost, partial(Product, one, two, *groups)
+                        groups = (outer, right_order, inner, left_order)
+                        yield (*outer, *right_order, *left_order), cost, partial(Product, two, one, *groups)
+            if not batch and depth:
+                yield from self._spread(two, one, inner, columns)
+                yield from self._spread(one, two, inner, rows)
+
+    def _ranked(
+        self, step: Step, labels: Labels, groups: Callable[[Labels], tuple[Labels, ...]]
+    ) -> list[tuple[float, Labels]]:
+        """Orders to have some labels of a tensor in, with what that costs: its own, and others where it is small."""
+        orders = [labels]
+        if len(labels) > 1 and self._volume(step.order) <= SMALL:
+            orders = list(_shuffles(labels))
+        priced = sorted((self._arrange(step.order, groups(order)), at) for at, order in enumerate(orders))
+        return [(cost, orders[at]) for cost, at in priced[:SHUFFLES]]
+
+    def _spread(self, one: Step, two: Step, depth: Labels, rows: Labels) -> Iterator[Option]:
+        """The matrix `one` times a batch of matrices that lie inside `two`."""
+        first = two.order.index(depth[0])
+        last = first + len(depth)
+        if two.order[first:last] != depth:
+            return
+        lead, columns = two.order[:first], two.order[last:]
+        count, wide = self._volume(lead), self._volume(columns)
+        if count == 1 or wide == 1:
+            return
+        high, deep = self._volume(rows), self._volume(depth)
+        base = self.model.matmul(count, high, wide, deep)
+        if self.weighing.grad:
+            # the gradient of the one matrix is made for every member of the batch, then summed
+            base = 3 * base + self.model.elementwise(2 * count * high * deep, count * high * deep)
+        for copy, order in self._ranked(one, rows, lambda order: (order, depth)):
+            yield (*lead, *order, *columns), base + copy, partial(Spread, one, two, lead, order, depth, columns)
+
+    def _convolutions(self, part: Step, image: Step, kept: frozenset[str]) -> Iterator[Option]:
+        """Ways to convolve an image with a part: its channels in front of the spatial axes, as the order has them."""
+        taps = tuple(label for label in self.taps if label in part.order)
+        shared = [label for label in image.order if label in part.order]
+        if any(tap in kept for tap in taps):
+            return
+        depth = tuple(label for label in shared if label not in kept)
+        batch = tuple(label for label in shared if label in kept)
+        columns = tuple(label for label in part.order if label not in (*shared, *taps))
+        channels = tuple(label for label in image.order if label not in self.spatial)
+        others = tuple(label for label in channels if label not in shared)
+        axes = tuple(sorted(axis for tap in taps for axis in self.taps[tap]))
+        leads = {others: ()} if taps or not depth else {others[:at]: others[at:] for at in range(1, len(others) + 1)}
+        for lead, rest in leads.items():
+            if batch and rest:
+                continue
+            wanted = (*lead, *batch, *depth, *rest, *self.spatial)
+            copy = self._copy(image.order, wanted)
+            for turned, wide in self._ranked(part, columns, lambda order: ((*batch, *order), (*depth, *taps))):
+                step = Convolve(part, image, lead, batch, depth, wide, rest, self.spatial, self.spatial, taps, axes)
+                yield step.order, copy + turned + self._convolution_cost(step), partial(_same, step)
+
+    def _convolution_cost(self, step: Convolve) -> float:
+        out, weight = self._volume(step.order), self._volume(step.left.order)
+        macs = out * self._volume((*step.depth, *step.taps))
+        moved = out + self._volume(step.right.order) + weight
+        narrow = min(self._volume(step.depth), self._volume(step.columns))
+        return self._times(self.model.conv(macs, moved, max(1, narrow)))
+
+
+def _same(step: Step) -> Step:
+    return step
+
+
+def _shuffles(labels: Labels) -> Iterator[Labels]:
+    """All orders of a few labels; of many, those that move one of them to an end."""
+    if len(labels) <= 3:
+        yield from permutations(labels)
+        return
+    yield labels
+    for at in range(len(labels)):
+        rest = labels[:at] + labels[at + 1 :]
+        yield (labels[at], *rest)
+        yield (*rest, labels[at])
+
+
+def _has_rows(tree: Tree) -> bool:
+    return isinstance(tree, Rows) or (isinstance(tree, tuple) and any(map(_has_rows, tree)))
+
+
+def leaves_of(tree: Tree) -> frozenset[int]:
+    """The leaves below a tree."""
+    if isinstance(tree, int):
+        return frozenset([tree])
+    if isinstance(tree, Rows):
+        return leaves_of(tree.part)
+    return leaves_of(tree[0]) | leaves_of(tree[1])

@@ -1,0 +1,204 @@
+"""A graph as a contraction: which labels are on which operand, which are kept, and how long each is.
+
+In goes a `Graph`, out come its networks, one for each group of terms of equal shape; the terms of a group are stacked
+along a label of their own, which every core of the network has. Sizes of data axes are nominal: a plan is made for
+them, but its program runs for any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from tnmars.graph import Graph, Role, Term
+
+BATCH = "@@b"
+TOKENS = "@@n"
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An operand: cores stacked over terms, or an input."""
+
+    names: tuple[str, ...]
+    """State-dict names of the stacked cores; for an input, its own name."""
+    labels: Labels
+    is_core: bool
+    axes: tuple[Labels, ...] = ()
+    """For an input, the labels on each axis of the tensor as it is given."""
+    has_ones: bool = False
+    """Whether the tensor has axes of size 1 that the labels leave out."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A contraction of leaves to an output."""
+
+    leaves: tuple[Leaf, ...]
+    output: Labels
+    sizes: tuple[tuple[str, int], ...]
+    dynamic: frozenset[str] = frozenset()
+    taps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """For a convolution, the spatial axes that each kernel mode holds. An input has these labels only in thought: it
+    is as if every tap were a shifted copy of it."""
+    kernel: tuple[int, ...] = ()
+    """The taps along each spatial axis."""
+    rows: Labels = ()
+    """The modes that are looked up by an index rather than contracted, in declared order."""
+
+    @cached_property
+    def size(self) -> Mapping[str, int]:
+        return dict(self.sizes)
+
+    @cached_property
+    def cores(self) -> tuple[int, ...]:
+        return tuple(at for at, leaf in enumerate(self.leaves) if leaf.is_core)
+
+    @cached_property
+    def inputs(self) -> tuple[int, ...]:
+        return tuple(at for at, leaf in enumerate(self.leaves) if not leaf.is_core)
+
+    def volume(self, labels: Labels | frozenset[str]) -> int:
+        """The number of entries of a tensor with these labels."""
+        return prod(self.size[label] for label in labels)
+
+    def without_ones(self) -> Network:
+        """The same network without labels of size 1, which no step needs; rows and taps stay, for they act."""
+        acting = {*self.rows, *dict(self.taps), *self.dynamic}
+        solid = {label for label, size in self.sizes if size > 1 or label in acting}
+        leaves = tuple(
+            Leaf(
+                leaf.names,
+                tuple(label for label in leaf.labels if label in solid),
+                leaf.is_core,
+                tuple(tuple(label for label in axis if label in solid) for axis in leaf.axes),
+                has_ones=any(label not in solid for label in leaf.labels),
+            )
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=leaves, output=tuple(label for label in self.output if label in solid))
+
+    def outside(self, members: frozenset[int]) -> frozenset[str]:
+        """The labels that something other than these leaves needs: other leaves, or the output."""
+        found = {*self.output, *self.rows}
+        for at, leaf in enumerate(self.leaves):
+            if at not in members:
+                found.update(leaf.labels)
+        return frozenset(found)
+
+    def kept(self, members: frozenset[int]) -> frozenset[str]:
+        """The labels of the contraction of these leaves."""
+        inside = {label for at in members for label in self.leaves[at].labels}
+        return frozenset(inside & self.outside(members))
+
+
+def groups(graph: Graph) -> tuple[tuple[Term, ...], ...]:
+    """The terms, those with equal bonds and cores together."""
+    found: dict[object, list[Term]] = {}
+    for term in graph.terms:
+        found.setdefault((term.bonds, term.cores), []).append(term)
+    return tuple(map(tuple, found.values()))
+
+
+def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:
+    """The stacked cores of a group of terms. Bonds are labelled by the first of them, so that groups do not clash."""
+    stack = (_term_label(terms),) if len(terms) > 1 else ()
+    bonds = {bond.name: graph.qualified(terms[0], bond.name) for bond in terms[0].bonds}
+    return tuple(
+        Leaf(
+            tuple(graph.qualified(term, core.name) for term in terms),
+            (*stack, *(bonds.get(edge, edge) for edge in core.edges)),
+            True,
+        )
+        for core in terms[0].cores
+    )
+
+
+def sizes_of(graph: Graph, terms: tuple[Term, ...]) -> dict[str, int]:
+    """The sizes of the labels of a group's cores."""
+    found = {mode.name: mode.size for mode in graph.modes}
+    found |= {graph.qualified(terms[0], bond.name): bond.size for bond in terms[0].bonds}
+    if len(terms) > 1:
+        found[_term_label(terms)] = len(terms)
+    return found
+
+
+def _term_label(terms: tuple[Term, ...]) -> str:
+    """The label along which the equal terms of a group are stacked."""
+    return f"@{terms[0].name}"
+
+
+def spatial(axis: int) -> str:
+    """The label of a spatial axis of a convolution's input and output."""
+    return f"@@s{axis}"
+
+
+def data(name: str) -> str:
+    """The label of a data axis of a map."""
+    return f"#{name}"
+
+
+def flat_modes(graph: Graph, *roles: Role) -> Labels:
+    """The names of the modes with these roles, role by role."""
+    return tuple(mode.name for role in roles for mode in graph.of_role(role))
+
+
+def weight_network(graph: Graph, terms: tuple[Term, ...]) -> Network:
+    """The weight alone, its modes in the order of torch's layout."""
+    return Network(core_leaves(graph, terms), weight_labels(graph), tuple(sizes_of(graph, terms).items()))
+
+
+def weight_labels(graph: Graph) -> Labels:
+    """The modes in the order of torch's layout of the weight; in their own where it has none."""
+    if not graph.rules.layout:
+        return tuple(mode.name for mode in graph.modes)
+    roles = [(role, Role.PATCH) if role is Role.IN else (role,) for role in graph.rules.layout]
+    return flat_modes(graph, *(role for group in roles for role in group))
+
+
+def lookup_network(graph: Graph, terms: tuple[Term, ...], tokens: int) -> Network:
+    """The rows of the weight at some tokens: of its lookup modes, or of all modes where it has none."""
+    rows = flat_modes(graph, Role.LOOKUP, Role.FREE)
+    sizes = {**sizes_of(graph, terms), TOKENS: tokens}
+    output = (TOKENS, *flat_modes(graph, Role.OUT))
+    leaves = core_leaves(graph, terms)
+    return Network(leaves, output, tuple(sizes.items()), frozenset([TOKENS]), rows=rows)
+
+
+def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int = 32) -> Network:
+    """The layer on its inputs: one flat input, an image, patches of an image, or the operands of a map."""
+    sizes = sizes_of(graph, terms)
+    if graph.inputs:
+        return _operand_network(graph, terms, sizes, batch)
+    axes = tuple(spatial(axis) for axis in range(len(graph.kernel_size)))
+    sizes |= {BATCH: batch, **dict.fromkeys(axes, image)}
+    modes = flat_modes(graph, Role.IN, Role.PATCH)
+    taps = flat_modes(graph, Role.KERNEL)
+    given = ((BATCH,), modes, *((axis,) for axis in axes))
+    entry = Leaf(("x",), (BATCH, *modes, *taps, *axes), False, given)
+    return Network(
+        (*core_leaves(graph, terms), entry),
+        (BATCH, *flat_modes(graph, Role.OUT), *axes),
+        tuple(sizes.items()),
+        frozenset([BATCH, *axes]),
+        tuple(zip(taps, graph.tap_groups, strict=True)),
+        graph.kernel_size if taps else (),
+    )
+
+
+def _operand_network(graph: Graph, terms: tuple[Term, ...], sizes: dict[str, int], batch: int) -> Network:
+    modes = {mode.name for mode in graph.modes}
+    named = [name for operand in graph.inputs for axis in operand.axes for name in axis]
+    axes = {name: name if name in modes else data(name) for name in named}
+    dynamic = frozenset(label for name, label in axes.items() if name not in modes)
+    sizes |= {label: batch if at == 0 else 16 for at, label in enumerate(sorted(dynamic))}
+    inputs = []
+    for operand in graph.inputs:
+        given = tuple(tuple(axes[name] for name in axis) for axis in operand.axes)
+        inputs.append(Leaf((operand.name,), tuple(label for axis in given for label in axis), False, given))
+    output = tuple(axes.get(name, name) for axis in graph.output for name in axis)
+    return Network((*core_leaves(graph, terms), *inputs), output, tuple(sizes.items()), dynamic)
