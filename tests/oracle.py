@@ -1,19 +1,38 @@
-"""The naive truth: one float64 einsum over everything, unplanned and unpruned."""
+"""The naive truth: one float64 einsum over everything, unplanned and unpruned; and what to feed it.
+
+The weight is made from the cores at once, then given to torch's own layer. All of it is differentiable, so that
+gradients have a truth too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tnmars.graph import Graph, Role
 
+FLOOR = 1.0
+"""Errors are relative to the norm of what is wanted, or to this where it is smaller: the values are about 1 in size, so
+less is cancellation."""
 
-def tensor(graph: Graph, cores: Mapping[str, np.ndarray], masks: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-    """The whole weight with one axis per mode, padding included; each bond's mask multiplied in once."""
+
+def tensor(
+    graph: Graph,
+    cores: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray] | None = None,
+    *,
+    optimize: bool = False,
+) -> np.ndarray:
+    """The whole weight with one axis per mode, padding included; each bond's mask multiplied in once.
+
+    `optimize` lets numpy contract in pairs: for weights that are too large for the naive way.
+    """
     total = np.zeros([mode.size for mode in graph.modes])
     for term in graph.terms:
         labels = {edge: at for at, edge in enumerate([*(m.name for m in graph.modes), *(b.name for b in term.bonds)])}
@@ -27,11 +46,27 @@ def tensor(graph: Graph, cores: Mapping[str, np.ndarray], masks: Mapping[str, np
             key = graph.qualified(term, bond.name)
             if masks is not None and key in masks:
                 operands += [np.asarray(masks[key], np.float64), [labels[bond.name]]]
-        total += np.einsum(*operands, [labels[mode.name] for mode in graph.modes], optimize=False)
+        total += np.einsum(*operands, [labels[mode.name] for mode in graph.modes], optimize=optimize)
     return total
 
 
-def dense(graph: Graph, whole: torch.Tensor) -> torch.Tensor:
+def whole(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
+    """The same as `tensor`, without masks and differentiable: every core spread over all edges, multiplied, summed."""
+    total = torch.zeros([mode.size for mode in graph.modes], dtype=torch.float64)
+    for term in graph.terms:
+        edges = [*(mode.name for mode in graph.modes), *(bond.name for bond in term.bonds)]
+        entries = torch.ones((), dtype=torch.float64)
+        for core in term.cores:
+            value = cores[graph.qualified(term, core.name)].double()
+            order = sorted(range(value.dim()), key=lambda at: edges.index(core.edges[at]))
+            shape = [graph.sizes(term)[edge] if edge in core.edges else 1 for edge in edges]
+            entries = entries * value.permute(order).reshape(shape)
+        entries = entries.expand([graph.sizes(term)[edge] for edge in edges])
+        total = total + entries.flatten(len(graph.modes)).sum(-1) if term.bonds else total + entries
+    return total
+
+
+def dense(graph: Graph, whole: Tensor) -> Tensor:
     """The weight in torch's layout, padding cut off, from the whole one."""
     if not graph.rules.layout:
         return whole
@@ -49,7 +84,7 @@ def dense(graph: Graph, whole: torch.Tensor) -> torch.Tensor:
     return flat.reshape(graph.dense_shape)
 
 
-def layer(graph: Graph, weight: torch.Tensor, bias: torch.Tensor | None, *inputs: torch.Tensor) -> torch.Tensor:
+def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:
     """What torch's own layer gives with the dense weight; for a map, one einsum."""
     options = dict(graph.options)
     if graph.kind == "linear":
@@ -58,13 +93,15 @@ def layer(graph: Graph, weight: torch.Tensor, bias: torch.Tensor | None, *inputs
         function = (F.conv1d, F.conv2d, F.conv3d)[len(graph.kernel_size) - 1]
         return function(inputs[0], weight, bias, **{key: value for key, value in options.items() if key != "bias"})
     if graph.kind == "embedding":
-        return weight[inputs[0]]
+        rows = weight[inputs[0].long()]
+        skipped = inputs[0].eq(options["padding_idx"]) if "padding_idx" in options else torch.tensor(False)
+        return rows.masked_fill(skipped.unsqueeze(-1), 0.0)
     if graph.kind == "tensor":
-        return weight if not inputs else weight[tuple(inputs[0].unbind(-1))]
+        return weight if not inputs else weight[tuple(inputs[0].long().unbind(-1))]
     return _map(graph, weight, inputs)
 
 
-def _map(graph: Graph, weight: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _map(graph: Graph, weight: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
     size = {mode.name: mode.size for mode in graph.modes}
     letters: dict[str, int] = {}
     operands: list[object] = [weight, [letters.setdefault(mode.name, len(letters)) for mode in graph.modes]]
@@ -75,9 +112,129 @@ def _map(graph: Graph, weight: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -
         names = [name for axis in operand.axes for name in axis]
         operands += [value.reshape(shape), [letters.setdefault(name, len(letters)) for name in names]]
     output = [letters[name] for axis in graph.output for name in axis]
-    found = torch.einsum(*operands, output)
+    with torch.backends.opt_einsum.flags(enabled=False):
+        found = torch.einsum(*operands, output)
     shape, at = [], 0
     for axis in graph.output:
         shape.append(prod(found.shape[at : at + len(axis)]))
         at += len(axis)
     return found.reshape(shape)
+
+
+# --- what to feed it -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Cores, a bias and inputs for a graph, in float64, all of them leaves that want a gradient if they can."""
+
+    graph: Graph
+    cores: dict[str, Tensor]
+    bias: Tensor | None
+    inputs: tuple[Tensor, ...]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What has a gradient: cores in the graph's order, then the bias, then inputs."""
+        bias = [] if self.bias is None else [self.bias]
+        return [*self.cores.values(), *bias, *(value for value in self.inputs if value.is_floating_point())]
+
+    def answer(self) -> Tensor:
+        """The truth."""
+        return layer(self.graph, dense(self.graph, whole(self.graph, self.cores)), self.bias, *self.inputs)
+
+
+def problem(
+    graph: Graph, batch: int, seed: int = 0, *, image: Sequence[int] = (5, 6, 4), is_whole: bool = False
+) -> Problem:
+    """Random values for a graph: `batch` rows, tokens or index tuples; the first data axis of a map has that length.
+
+    The weight's entries are about 1 in size, so that errors are too. `is_whole` asks a tensor for all its entries.
+    """
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random, dtype=torch.float64)
+
+    cores = {}
+    for term in graph.terms:
+        scale = prod(bond.size for bond in term.bonds) ** (-0.5 / len(term.cores))
+        for core in term.cores:
+            cores[graph.qualified(term, core.name)] = (normal(*graph.shape(term, core)) * scale).requires_grad_()
+    bias = normal(graph.out_features).requires_grad_() if graph.has_bias else None
+    if graph.kind == "linear":
+        inputs: tuple[Tensor, ...] = (normal(batch, graph.in_features),)
+    elif graph.kind == "conv":
+        inputs = (normal(batch, graph.in_features, *image_for(graph, image)),)
+    elif graph.kind == "embedding":
+        inputs = (torch.randint(graph.vocab, (batch,), generator=random),)
+    elif graph.kind == "tensor":
+        columns = [torch.randint(mode.size, (batch,), generator=random) for mode in graph.modes]
+        inputs = () if is_whole else (torch.stack(columns, dim=-1),)
+    else:
+        inputs = tuple(normal(*shape) for shape in map_shapes(graph, batch))
+    wanted = tuple(value.requires_grad_() if value.is_floating_point() else value for value in inputs)
+    return Problem(graph, cores, bias, wanted)
+
+
+def image_for(graph: Graph, image: Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the spatial axes: those given, or longer where the kernel would not fit without padding."""
+    dilation = dict(graph.options).get("dilation", 1)
+    steps = dilation if isinstance(dilation, tuple) else (int(dilation),) * len(graph.kernel_size)
+    reach = [step * (taps - 1) + 1 for step, taps in zip(steps, graph.kernel_size, strict=True)]
+    return tuple(map(max, zip(image, reach, strict=False)))
+
+
+def map_shapes(graph: Graph, batch: int) -> list[tuple[int, ...]]:
+    """The shapes of a map's inputs, its data axes in alphabetical order being `batch`, 3, 2, 4 long."""
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    data = sorted({axis[0] for operand in graph.inputs for axis in operand.axes} - set(sizes))
+    sizes |= {name: (batch, 3, 2, 4)[at % 4] for at, name in enumerate(data)}
+    return [tuple(prod(sizes[name] for name in axis) for axis in operand.axes) for operand in graph.inputs]
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    """The norm of the difference over the norm of what is wanted; infinite where shapes differ or a number is none."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    distance = (found.detach().double() - wanted.detach().double()).norm().item()
+    ratio = distance / max(wanted.detach().double().norm().item(), FLOOR)
+    return ratio if ratio == ratio else float("inf")
+
+
+def gradients(answer: Tensor, leaves: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """The gradients of a random weighting of an answer; zeros where it does not depend on a leaf."""
+    random = torch.Generator().manual_seed(seed)
+    along = torch.randn(answer.shape, generator=random, dtype=torch.float64).to(answer.dtype)
+    if not answer.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    found = torch.autograd.grad(answer, list(leaves), along, allow_unused=True)
+    return [torch.zeros_like(leaf) if value is None else value for leaf, value in zip(leaves, found, strict=True)]
+
+
+# --- asking a layer --------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def load(layer: torch.nn.Module, problem: Problem) -> None:
+    """Gives a compiled layer the cores and the bias of a problem, by their names in the state dict."""
+    state = {f"cores.{name}": value for name, value in problem.cores.items()}
+    if problem.bias is not None:
+        state["bias"] = problem.bias
+    layer.load_state_dict(state)
+
+
+def ask(layer: torch.nn.Module, problem: Problem) -> tuple[Tensor, list[Tensor]]:
+    """What a compiled layer answers, in its dtype, and its gradients in the order of the problem's leaves."""
+    inputs = [
+        value.detach().to(layer.dtype).requires_grad_() if value.is_floating_point() else value
+        for value in problem.inputs
+    ]
+    answer = layer(*inputs)
+    bias = [] if problem.bias is None else [layer.bias]
+    named = dict(layer.named_parameters())  # not `get_parameter`, for which a core named `type` is a method
+    cores = [named[f"cores.{name}"] for name in problem.cores]
+    return answer, gradients(answer, [*cores, *bias, *(value for value in inputs if value.is_floating_point())])

@@ -645,7 +645,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "too many terms",
         lambda: families.btd("tensor", free=(3, 4), terms=2001, rank=2),
-        "the graph would have about 10,005 bonds and cores; at most 10,000 are allowed.",
+        "the graph would have about 10,005 bonds and cores; at most 10,000 are allowed.\n  Use fewer modes or terms.",
     ),
     (
         "a site twice in the tree",
@@ -670,25 +670,31 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "a grid of the wrong size",
         lambda: families.peps("tensor", **FREE, grid=(2, 3), rank=2),
-        "grid [2, 3] does not have one place for each of 4 sites.\n"
-        "  A site is the k-th mode of every role; the sides of a grid are at least 1.",
+        (
+            "grid [2, 3] does not have one place for each of 4 sites.\n"
+            "  A site is the k-th mode of every role; the sides of a grid are at least 1."
+        ),
     ),
     (
         "too many pairs",
         lambda: families.complete("tensor", free=(2,) * 150, rank=2),
-        "the graph would have about 11,250 bonds and cores; at most 10,000 are allowed.",
+        "the graph would have about 11,250 bonds and cores; at most 10,000 are allowed.\n  Use fewer modes or terms.",
     ),
     (
         "more inputs than outputs",
         lambda: families.btt("linear", inputs=(4, 6), outputs=(3,), rank=2),
-        "btt pairs inputs with outputs: of 3 modes 2 are in, 1 out.\n"
-        "  Give as many outputs as inputs, and no kernel or free modes.",
+        (
+            "btt pairs inputs with outputs: of 3 modes 2 are in, 1 out.\n"
+            "  Give as many outputs as inputs, and no kernel or free modes."
+        ),
     ),
     (
         "no outputs to pair",
         lambda: families.btt("tensor", **FREE, rank=2),
-        "btt pairs inputs with outputs: of 4 modes 0 are in, 0 out.\n"
-        "  Give as many outputs as inputs, and no kernel or free modes.",
+        (
+            "btt pairs inputs with outputs: of 4 modes 0 are in, 0 out.\n"
+            "  Give as many outputs as inputs, and no kernel or free modes."
+        ),
     ),
     (
         "roles with different numbers of modes",
@@ -701,7 +707,10 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "a ring of one site",
         lambda: families.tr("linear", inputs=(4,), outputs=(3,), rank=2),
-        "this decomposition needs at least 2 sites, and has 1.\n  A site is the k-th mode of every role: split the modes.",
+        (
+            "this decomposition needs at least 2 sites, and has 1.\n"
+            "  A site is the k-th mode of every role: split the modes."
+        ),
     ),
     (
         "rank and ranks",

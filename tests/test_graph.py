@@ -223,8 +223,8 @@ def test_convolutions_need_taps() -> None:
     ("kernel", "size", "start", "path"),
     [
         ((9,), (3, 4), "kernel modes k1=9 do not make up", ("kernel_size",)),
-        ((3, 3), (3,), "kernel modes k1=3 k2=3 do not make up", ("kernel_size",)),
-        ((), (3,), "kernel modes (none) do not make up", ("kernel_size",)),
+        ((3, 3), (3,), "kernel modes k1=3, k2=3 do not make up", ("kernel_size",)),
+        ((), (3,), "kernel modes none do not make up", ("kernel_size",)),
         ((3,), (3, 0), "axis 2 of kernel_size has size 0", ("kernel_size", 1)),
         ((16,), (2, 2, 2, 2), "the kernel has 4 spatial axes", ("kernel_size",)),
         ((2, 2, 2, 2), (), "the kernel has 4 spatial axes", ("modes", "kernel")),
@@ -319,7 +319,7 @@ def test_options_belong_to_the_kind() -> None:
     ("options", "start"),
     [
         ({"stride": 0}, "option 'stride' is 0"),
-        ({"stride": (1, 2, 3)}, "option 'stride' has 3 entries, but the kernel has 2"),
+        ({"stride": (1, 2, 3)}, "option 'stride' has 3 numbers for a kernel of 2"),
         ({"padding": -1}, "option 'padding' is -1"),
         ({"padding": "some"}, "option 'padding' is 'some'"),
         ({"dilation": True}, "option 'dilation' is True"),

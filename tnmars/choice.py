@@ -6,6 +6,7 @@ chunks, so that intermediates stay small.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -39,8 +40,6 @@ class Plan:
 
 def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
     """The forms of a layer for a batch, best first; those that take too much memory are last."""
-    if not graph.terms:
-        return []
     forms = candidates(graph, batch, weighing, image, optimizer)
     room = MEMORY * _proportion(graph, batch, image)
     return sorted(forms, key=lambda form: (peak(form, batch) > room, form.cost))
@@ -113,21 +112,31 @@ def _proportion(graph: Graph, batch: int, image: int) -> int:
 
 
 def plans(
-    graph: Graph, model: CostModel, *, grad: bool, nominal: int, image: int = 32, optimizer: str = "auto"
+    graph: Graph,
+    model: CostModel,
+    *,
+    grad: bool,
+    nominal: int,
+    image: int = 32,
+    optimizer: str = "auto",
+    pick: Callable[[int], Form] | None = None,
 ) -> tuple[Plan, ...]:
-    """The plans of a layer, one for each range of batch sizes; neighbours with the same program are one."""
-    weighing = Weighing(model, grad)
+    """The plans of a layer, one for each range of batch sizes; neighbours with the same program are one.
+
+    `pick` chooses the form for a batch, by default the cheapest by estimate.
+    """
+    if not graph.terms:
+        return ()
+    pick = pick or (lambda batch: choose(graph, batch, Weighing(model, grad), image, optimizer)[0])
     batches = sorted({*(TOKEN_COUNTS if _is_lookup(graph) else BATCHES), nominal})
     found: list[Plan] = []
     for at, batch in enumerate(batches):
-        forms = choose(graph, batch, weighing, image, optimizer)
-        if not forms:
-            return ()
+        form = pick(batch)
         limit = (batch * batches[at + 1]) ** 0.5 if at + 1 < len(batches) else float("inf")
-        if found and _same(found[-1].form, forms[0]):
+        if found and _same(found[-1].form, form):
             found[-1] = replace(found[-1], limit=limit)
         else:
-            found.append(Plan(forms[0], limit, batch))
+            found.append(Plan(form, limit, batch))
     return tuple(found)
 
 

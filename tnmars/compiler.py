@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
+from tnmars.calibrate import machine_model
 from tnmars.choice import plans
 from tnmars.forms import weight_forms
 from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
+from tnmars.tuning import tuned_plans
 
 
 def compile(
@@ -22,6 +24,8 @@ def compile(
     bias: bool | None = None,
     init: str | float | None = None,
     batch: int = 128,
+    image: int = 32,
+    tune: bool = False,
     optimizer: str = "auto",
     model: CostModel | None = None,
     device: torch.device | str | None = None,
@@ -30,8 +34,9 @@ def compile(
 ) -> TNModule:
     """The layer of a graph, or of the one in a spec file.
 
-    `batch` is the nominal batch, which `torch.compile` and `torch.export` plan for. Options of the layer, such as
-    `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or the variance of the weight.
+    `batch` (and `image`, the side of a convolution's input) are nominal: `torch.compile` and `torch.export` take the
+    plan made for them; other sizes have plans too. `tune` times close candidates on this machine. Options of the
+    layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or the weight's variance.
     """
     found = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
@@ -39,10 +44,12 @@ def compile(
     if options:
         merged = {**dict(found.options), **options}
         found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
-    machine = model or CostModel()
-    made = {
-        mode: plans(found, machine, grad=mode == "train", nominal=batch, optimizer=optimizer)
-        for mode in ("train", "infer")
-    }
+    machine = model or machine_model()
+    made = {}
+    for mode in ("train", "infer"):
+        if tune and found.terms:
+            made[mode] = tuned_plans(found, machine, grad=mode == "train", nominal=batch, image=image)
+        else:
+            made[mode] = plans(found, machine, grad=mode == "train", nominal=batch, image=image, optimizer=optimizer)
     weight = weight_forms(found, Weighing(machine), optimizer)[0] if found.terms else None
     return TNModule(found, made, weight, nominal=batch, rule=init, device=device, dtype=dtype)

@@ -85,7 +85,7 @@ class _Parser:
     """Reads `name: Core[a, b] Core[c] + …` from left to right."""
 
     def __init__(self, text: str):
-        self.text = text
+        self.text = text.rstrip()
         self.at = 0
         self.word = ""
         self.start = 0
@@ -183,7 +183,7 @@ class Builder:
         self._terms: dict[str, tuple[list[Edge], list[Core]]] = {}
         self._current = MAIN
 
-    def mode(self, role: str, **sizes: int) -> Builder:
+    def mode(self, role: str, /, **sizes: int) -> Builder:
         """Adds modes with a role: `in`, `out`, `lookup`, `kernel`, `patch` or `free`."""
         known = [str(known) for known in KEYWORD]
         if role not in known:
@@ -207,7 +207,7 @@ class Builder:
         self._parts()
         return self
 
-    def bond(self, **sizes: int) -> Builder:
+    def bond(self, /, **sizes: int) -> Builder:
         """Adds bonds to the current term."""
         self._parts()[0].extend(Edge(name, size) for name, size in sizes.items())
         return self

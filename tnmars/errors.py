@@ -83,11 +83,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("r3", ["i1", "r2"])
     " Did you mean 'r2'?"
     """
+    found = closest(name, known)
+    return f" Did you mean '{found}'?" if found else ""
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """The known name most like `name`, or nothing. The search is slow: long names and long lists are cut short.
+
+    >>> closest("core", ["cores", "bonds"]), closest("cores" * 100, ["cores"])
+    ('cores', '')
+    """
     from difflib import get_close_matches
 
-    candidates = sorted(set(known))[:200]  # the search is slow, and nobody names that many edges by hand
-    found = get_close_matches(name, candidates, n=1, cutoff=0.5)
-    return f" Did you mean '{found[0]}'?" if found else ""
+    if len(name) > 20:
+        return ""
+    candidates = sorted(other for other in set(known) if abs(len(other) - len(name)) <= 2)[:100]
+    return next(iter(get_close_matches(name, candidates, n=1, cutoff=cutoff)), "")
 
 
 def listing(names: Sequence[str], limit: int = 12) -> str:

@@ -85,7 +85,7 @@ def _arrange(have: Groups, want: Groups, sizes: Mapping[str, int], model: CostMo
     if runs(order, [group for group in want if group], sizes):
         return model.view_call
     wanted = tuple(label for group in want for label in group)
-    return model.copy(prod(sizes[label] for label in order), last_run(order, wanted, sizes))
+    return model.copy(prod(sizes[label] for label in order), *last_run(order, wanted, sizes))
 
 
 def _dense(form: Form, sizes: Mapping[str, int], model: CostModel) -> float:

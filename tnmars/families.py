@@ -34,7 +34,8 @@ def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
     first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)]
     if len(first) in (0, len(names)):
         first = names[: len(names) // 2]
-    cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in first)]}
+    chosen = set(first)
+    cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in chosen)]}
     return _one_term(form, cores, ["r"], rank, ranks, weight)
 
 
@@ -209,6 +210,7 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
             "Give as many outputs as inputs, and no kernel or free modes.",
             "out",
         )
+    _refuse_more_than(len(outs) ** 2)
     last = len(outs) - 1
     cores: Cores = {
         f"G{k + 1}": [*([f"r{k}"] if k else []), *sources[: k + 1], *outs[k:], *([f"r{k + 1}"] if k < last else [])]
@@ -241,7 +243,8 @@ def _error(text: str, hint: str, *path: str) -> GraphError:
 
 def _refuse_more_than(parts: int) -> None:
     if parts > MAX_PARTS:
-        raise _error(f"the graph would have about {parts:,} bonds and cores; at most {MAX_PARTS:,} are allowed.", "")
+        text = f"the graph would have about {parts:,} bonds and cores; at most {MAX_PARTS:,} are allowed."
+        raise _error(text, "Use fewer modes or terms.")
 
 
 def _sites(form: Fields, least: int = 1) -> list[tuple[str, ...]]:
@@ -273,7 +276,8 @@ def _sizes(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, 
     if isinstance(ranks, (int, str)):
         raise _error(f"ranks is {ranks!r}, which is not a list.", "For one size of all bonds, give rank.", "ranks")
     if isinstance(ranks, Mapping):
-        wrong = [name for name in ranks if name not in bonds] + [name for name in bonds if name not in ranks]
+        known = set(bonds)
+        wrong = [name for name in ranks if name not in known] + [name for name in bonds if name not in ranks]
         if wrong:
             raise _error(f"ranks must name every bond; '{wrong[0]}' is off.", f"Bonds: {listing(bonds)}.", "ranks")
         return tuple(Edge(name, ranks[name]) for name in bonds)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tnmars.calibrate import machine_model
 from tnmars.choice import frozen
 from tnmars.counts import count
 from tnmars.errors import TnmarsError
 from tnmars.forms import Form
 from tnmars.graph import Role
 from tnmars.module import Shell, TNModule, code, layers
-from tnmars.plan.cost import CostModel
+from tnmars.tuning import tuned_frozen
 
 COMPACT = 2
 """How many times the numbers of its cores a compact layer may ship."""
@@ -76,7 +77,9 @@ class FrozenTensor(Shell):
         return self.dense()[inputs[0].unbind(-1)]
 
 
-def frozen_layer(layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int = 32) -> Shell:
+def frozen_layer(
+    layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int = 32, tune: bool = False
+) -> Shell:
     """One layer, frozen for a batch size, by default its nominal one."""
     if form not in ("compact", "fast"):
         raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
@@ -85,17 +88,24 @@ def frozen_layer(layer: TNModule, form: str = "compact", *, batch: int | None = 
     if layer.graph.of_role(Role.FREE):
         return layer if form == "compact" else FrozenTensor(layer)
     limit = COMPACT * count(layer.graph).cores if form == "compact" else float("inf")
-    best = frozen(layer.graph, batch or layer.nominal, CostModel(), limit, image)[0]
-    return FrozenLayer(layer, best)
+    size = batch or layer.nominal
+    if tune:
+        return FrozenLayer(layer, tuned_frozen(layer.graph, size, machine_model(), limit, image))
+    return FrozenLayer(layer, frozen(layer.graph, size, machine_model(), limit, image)[0])
 
 
-def freeze(model: nn.Module, form: str = "compact", *, batch: int | None = None) -> nn.Module:
-    """A copy of a model, or of a single layer, whose compiled layers are frozen for inference."""
+def freeze(
+    model: nn.Module, form: str = "compact", *, batch: int | None = None, image: int = 32, tune: bool = False
+) -> nn.Module:
+    """A copy of a model, or of a single layer, whose compiled layers are frozen for inference.
+
+    `batch` and `image` are the sizes to be fast at, by default the nominal batch; `tune` times close candidates.
+    """
     if isinstance(model, TNModule):
-        return frozen_layer(model, form, batch=batch)
+        return frozen_layer(model, form, batch=batch, image=image, tune=tune)
     copied = copy.deepcopy(model)
     for name, layer in list(layers(copied)):
-        copied.set_submodule(name, frozen_layer(layer, form, batch=batch))
+        copied.set_submodule(name, frozen_layer(layer, form, batch=batch, image=image, tune=tune))
     return copied.eval()
 
 

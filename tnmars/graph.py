@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from tnmars import options as layer_options
 from tnmars import rules
 from tnmars.errors import GraphError, Problem
 from tnmars.kinds import KINDS, Kind, Role
 from tnmars.options import OptionValue
-from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size
+from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
@@ -58,6 +59,7 @@ class Graph:
         found = rules.problems(fields)
         if not self.name.isprintable() or len(self.name) > MAX_NAME:
             found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
+        found += _origin_problems(self.origin)
         if found:
             raise GraphError(found)
         for key, value in _canonical(fields).items():
@@ -209,6 +211,27 @@ def _option(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
+
+
+def _origin_problems(origin: object) -> list[Problem]:
+    """What a spec file could not carry: `origin` is plain data with identifiers as its keys."""
+    if origin is None:
+        return []
+    if (
+        not isinstance(origin, Mapping)
+        or not all(map(is_identifier, origin))
+        or not all(map(_is_data, origin.values()))
+    ):
+        return [Problem("origin is not plain data.", "It is a table of names with numbers, text, lists and tables.")]
+    return []
+
+
+def _is_data(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_data(entry) for key, entry in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value))
 
 
 def _canonical(fields: rules.Fields) -> dict[str, object]:

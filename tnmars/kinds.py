@@ -48,7 +48,9 @@ class Option:
 
 
 STRIDE = Option("stride", "axes", 1, "the step between output positions, one number or one per spatial axis")
-PADDING = Option("padding", "padding", 0, "zeros around the input, one number or one per spatial axis, or 'same' or 'valid'")
+PADDING = Option(
+    "padding", "padding", 0, "zeros around the input, one number or one per spatial axis, or 'same' or 'valid'"
+)
 DILATION = Option("dilation", "axes", 1, "the distance between taps, one number or one per spatial axis")
 BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to the output")
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tnmars.errors import Problem, listing, nearest
+from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.kinds import Kind, Option
 from tnmars.parts import MAX_SIZE
 
@@ -25,7 +25,7 @@ def _axes_problem(option: Option, value: object, spatial: int, least: int) -> st
     if isinstance(value, (list, tuple)) and all(_is_whole(entry, least) for entry in value):
         if len(value) == spatial:
             return ""
-        return f"option '{option.name}' has {len(value)} entries, but the kernel has {spatial} spatial axes."
+        return f"option '{option.name}' has {plural(len(value), 'number')} for a kernel of {spatial} spatial axes."
     return f"option '{option.name}' is {value!r}, which is not a whole number from {least} on, nor a list of them."
 
 

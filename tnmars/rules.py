@@ -12,10 +12,11 @@ from itertools import chain, islice
 from math import prod
 
 from tnmars import options
-from tnmars.errors import Problem, listing, nearest, plural
+from tnmars.errors import Problem, closest, listing, nearest, plural
 from tnmars.kinds import KINDS, Kind, Role
 from tnmars.parts import (
     MAX_ENTRIES,
+    NAME_RULE,
     Axis,
     Core,
     Edge,
@@ -65,7 +66,8 @@ def problems(fields: Fields) -> list[Problem]:
         ]
     parts = len(fields.modes) + sum(len(term.bonds) + len(term.cores) for term in fields.terms)
     if parts > MAX_PARTS:
-        return [Problem(f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed.")]
+        text = f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed."
+        return [Problem(text, "Split the layer, or use fewer terms.")]
     taps = list(_taps(kind, fields))
     found = chain(
         _modes(kind, fields),
@@ -103,7 +105,7 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
             wanted = "' or '".join(group)
             yield Problem(
                 f"kind '{kind.name}' needs at least one mode with role '{wanted}'.",
-                f"Declare it under modes, for example: {group[0]}: {{{group[0].value[0]}1: 8}}.",
+                f"Declare it, for example: {group[0]}: {{{group[0].value[0]}1: 8}}.",
                 path=("modes",),
             )
     for role in sorted(present, key=list(Role).index):
@@ -131,6 +133,8 @@ def _term(term: Term, fields: Fields) -> Iterator[Problem]:
     bonds = {bond.name: bond for bond in term.bonds}
     sizes = {name: edge.size for name, edge in {**bonds, **modes}.items()}
     ends = term.ends()
+    # A misspelt edge is reported where it stands, not also where it is missing.
+    meant = {closest(edge, sizes) for edge in islice((edge for edge in ends if edge not in sizes), 10)}
     for name in bonds:
         if name in modes:
             yield Problem(
@@ -138,11 +142,14 @@ def _term(term: Term, fields: Fields) -> Iterator[Problem]:
                 "An edge is one or the other: rename it.",
                 ("bonds", name),
             )
-            continue
-        yield from _bond(name, ends[name])
+        elif name not in meant:
+            yield from _bond(name, ends[name])
+    yield from _undeclared(term, sizes)
     for core in term.cores:
         yield from _core(core, sizes)
     for mode in fields.modes:
+        if mode.name in meant:
+            continue
         yield from _mode(mode, ends.get(mode.name, ()), fields)
 
 
@@ -161,14 +168,22 @@ def _bond(name: str, cores: tuple[str, ...]) -> Iterator[Problem]:
         )
 
 
+def _undeclared(term: Term, sizes: Mapping[str, int]) -> Iterator[Problem]:
+    """Each edge that is not declared, once, on the first core that lists it."""
+    seen: set[str] = set()
+    for core in term.cores:
+        for at, edge in enumerate(core.edges):
+            if edge not in sizes and edge not in seen:
+                hint = nearest(edge, sizes) if len(seen) < 10 else ""
+                seen.add(edge)
+                yield Problem(
+                    f"core '{core.name}' lists edge '{edge}', which is not declared.",
+                    f"Declared edges: {listing(list(sizes))}.{hint}",
+                    path=("cores", core.name, at),
+                )
+
+
 def _core(core: Core, sizes: Mapping[str, int]) -> Iterator[Problem]:
-    for at, edge in enumerate(core.edges):
-        if edge not in sizes:
-            yield Problem(
-                f"core '{core.name}' lists edge '{edge}', which is not declared.",
-                f"Declared edges: {listing(list(sizes))}.{nearest(str(edge), sizes)}",
-                path=("cores", core.name, at),
-            )
     if prod(sizes.get(edge, 1) for edge in core.edges) > MAX_ENTRIES:
         yield Problem(
             f"core '{core.name}' would have more than 2^63 - 1 entries.",
@@ -288,7 +303,7 @@ def _taps(kind: Kind, fields: Fields) -> Iterator[Problem]:
         yield from _patch(fields, prod(size))
     elif size and tap_groups([mode.size for mode in kernel], size) is None:
         yield Problem(
-            f"kernel modes {' '.join(map(str, kernel)) or '(none)'} do not make up kernel_size {list(size)}.",
+            f"kernel modes {listing(list(map(str, kernel)))} do not make up kernel_size {list(size)}.",
             "Each kernel mode holds one spatial axis, or several in order: its size is their product.",
             path,
         )
@@ -297,7 +312,7 @@ def _taps(kind: Kind, fields: Fields) -> Iterator[Problem]:
 def _patch(fields: Fields, taps: int) -> Iterator[Problem]:
     patch = flat_size(fields.of_role(Role.PATCH))
     channels = fields.features.get(Role.IN)
-    if channels is None and patch % taps:
+    if channels is None and patch % taps and patch <= MAX_ENTRIES:  # a larger one is reported as such
         yield Problem(
             f"the patch modes' product is {patch:,}, which is not a multiple of the {taps} taps of kernel_size.",
             "Use modes whose product is channels x taps, or say how many channels are real: features: {in: 3}.",
@@ -399,7 +414,7 @@ def _axes(
     for at, axis in enumerate(axes):
         for name in axis:
             if not is_identifier(name):
-                yield Problem(f"{what} has axis {name!r}, which is not an identifier.", "", (at,))
+                yield Problem(f"{what} has axis {name!r}, which is not an identifier.", NAME_RULE, (at,))
             elif name in seen:
                 yield Problem(f"{what} has axis '{name}' twice.", "An operand has each axis once.", (at,))
             elif name in bonds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import click
 
 from tnmars.counts import Count, count
 from tnmars.errors import Problem, SpecError, plural, render
-from tnmars.files import write_text
 from tnmars.graph import Graph
 from tnmars.spec.nodes import MAX_BYTES
 from tnmars.spec.reader import Spec, read, read_file
@@ -145,7 +143,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
     from tnmars.spec.writer import document, dump
 
     graph = _graph(file, params)
-    click.echo(json.dumps(document(graph), indent=1) if as_json else dump(graph), nl=as_json)
+    click.echo(json.dumps(document(graph), indent=1, ensure_ascii=False) if as_json else dump(graph), nl=as_json)
 
 
 @click.command()
@@ -156,7 +154,10 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 @JSON
 def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
     """Draw the graph of FILE, in the terminal or to a picture."""
+    import shutil
+
     from tnmars import draw
+    from tnmars.files import write_text
 
     graph = _graph(file, params)
     if output is not None:

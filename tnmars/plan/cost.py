@@ -13,33 +13,38 @@ from dataclasses import asdict, dataclass
 class CostModel:
     """The constants of a machine, in seconds, bytes and floating-point operations per second."""
 
-    peak: float = 70e9
+    peak: float = 85e9
     """Large float32 matrix products, one thread."""
-    half_rows: float = 4.0
-    half_columns: float = 16.0
+    half_rows: float = 3.0
+    half_columns: float = 4.0
     half_depth: float = 8.0
     """Extents of a matrix product at which half the peak is left."""
-    conv_peak: float = 60e9
-    half_channels: float = 8.0
-    call: float = 3e-6
+    conv_peak: float = 110e9
+    half_channels: float = 25.0
+    call: float = 2e-6
     """One matrix product, whatever its size."""
-    batched_call: float = 5e-6
-    small_product: float = 0.25e-6
+    batched_call: float = 4e-6
+    small_product: float = 0.15e-6
     """Each product of a batch of them."""
-    conv_call: float = 25e-6
-    element_call: float = 3e-6
-    view_call: float = 1.5e-6
-    copy_call: float = 4e-6
-    copy_rate: float = 4.5e9
-    """A permuting copy, bytes read and written."""
-    run_cost: float = 4e-9
-    """Each contiguous run of a permuting copy."""
-    rate: float = 12e9
+    conv_call: float = 15e-6
+    element_call: float = 2e-6
+    view_call: float = 1e-6
+    copy_call: float = 3e-6
+    copy_rate: float = 20e9
+    """A permuting copy whose innermost loop runs along memory: bytes read and written."""
+    stride_cost: float = 1.3e-9
+    """Each number of a permuting copy whose innermost loop jumps in memory."""
+    run_cost: float = 6e-9
+    """Each round of the innermost loop of a permuting copy."""
+    rate: float = 40e9
     """Bytes read and written by a product or an elementwise step."""
-    fresh_bytes: float = 32e6
-    fresh_rate: float = 2.7e9
-    """Memory above `fresh_bytes` is handed out anew by the system, page by page."""
-    gather_rate: float = 3e9
+    fresh_bytes: float = 4e6
+    fresh_rate: float = 8e9
+    """A result above `fresh_bytes` lies in memory that the system hands out anew, page by page."""
+    large_bytes: float = 32e6
+    large_rate: float = 2.7e9
+    """The same for a very large one, which the C library never keeps."""
+    gather_rate: float = 25e9
     item: int = 4
 
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:
@@ -63,10 +68,10 @@ class CostModel:
         """A broadcast multiply or a sum that reads and writes so many elements."""
         return self.element_call + self.item * moved / self.rate + self.fresh(out)
 
-    def copy(self, elements: int, run: int) -> float:
-        """A permuting copy whose contiguous runs have `run` elements."""
-        moved = 2.0 * self.item * elements
-        return self.copy_call + moved / self.copy_rate + elements / max(run, 1) * self.run_cost + self.fresh(elements)
+    def copy(self, elements: int, run: int, jumps: bool = False) -> float:
+        """A permuting copy whose innermost loop has `run` elements, and `jumps` where the source does not lie so."""
+        moving = elements * self.stride_cost if jumps else 2.0 * self.item * elements / self.copy_rate
+        return self.copy_call + moving + elements / max(run, 1) * self.run_cost + self.fresh(elements)
 
     def gather(self, elements: int) -> float:
         """Rows taken from a table, so many elements in all."""
@@ -75,6 +80,8 @@ class CostModel:
     def fresh(self, elements: int) -> float:
         """What it costs that the memory of a result is new."""
         size = self.item * elements
+        if size > self.large_bytes:
+            return size / self.large_rate
         return size / self.fresh_rate if size > self.fresh_bytes else 0.0
 
     def to_json(self) -> dict[str, float]:

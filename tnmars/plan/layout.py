@@ -30,7 +30,7 @@ Option = tuple[Labels, float, Callable[[], Step]]
 
 KEEP = 5
 """How many memory orders of an intermediate are followed."""
-SHUFFLES = 3
+SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
 """Up to how many entries a tensor is reordered freely to suit what comes after."""
@@ -161,7 +161,7 @@ class Layout:
         if free:
             return 0.0
         wanted = tuple(label for group in groups for label in group)
-        return self._times(self.model.copy(self._volume(order), last_run(order, wanted, self.sizes)), 1.0)
+        return self._times(self.model.copy(self._volume(order), *last_run(order, wanted, self.sizes)), 1.0)
 
     def _merge(self, one: Step, two: Step, kept: frozenset[str]) -> Iterator[Option]:
         """Ways to contract two tensors, and what each costs by itself."""
@@ -225,9 +225,20 @@ class Layout:
         """Orders to have some labels of a tensor in, with what that costs: its own, and others where it is small."""
         orders = [labels]
         if len(labels) > 1 and self._volume(step.order) <= SMALL:
-            orders = list(_shuffles(labels))
-        priced = sorted((self._arrange(step.order, groups(order)), at) for at, order in enumerate(orders))
-        return [(cost, orders[at]) for cost, at in priced[:SHUFFLES]]
+            orders = list(dict.fromkeys(self._shuffles(labels)))
+        priced = [(self._arrange(step.order, groups(order)), order) for order in orders]
+        return sorted(priced, key=lambda entry: entry[0])[:SHUFFLES]
+
+    def _shuffles(self, labels: Labels) -> Iterator[Labels]:
+        """All orders of a few labels; of many, those in the order of the output, other labels first or last."""
+        if len(labels) <= 3:
+            yield from permutations(labels)
+            return
+        yield labels
+        final = tuple(label for label in self.network.output if label in labels)
+        inner = tuple(label for label in labels if label not in final)
+        yield (*final, *inner)
+        yield (*inner, *final)
 
     def _spread(self, one: Step, two: Step, depth: Labels, rows: Labels) -> Iterator[Option]:
         """The matrix `one` times a batch of matrices that lie inside `two`."""
@@ -279,18 +290,6 @@ class Layout:
 
 def _same(step: Step) -> Step:
     return step
-
-
-def _shuffles(labels: Labels) -> Iterator[Labels]:
-    """All orders of a few labels; of many, those that move one of them to an end."""
-    if len(labels) <= 3:
-        yield from permutations(labels)
-        return
-    yield labels
-    for at in range(len(labels)):
-        rest = labels[:at] + labels[at + 1 :]
-        yield (labels[at], *rest)
-        yield (*rest, labels[at])
 
 
 def _has_rows(tree: Tree) -> bool:

@@ -163,14 +163,25 @@ def runs(order: Labels, groups: Sequence[Labels], sizes: Mapping[str, int]) -> b
     return True
 
 
-def last_run(order: Labels, wanted: Labels, sizes: Mapping[str, int]) -> int:
-    """The length of the innermost stretch of memory that a copy into another order moves as a whole."""
+def last_run(order: Labels, wanted: Labels, sizes: Mapping[str, int]) -> tuple[int, bool]:
+    """The length of the innermost loop of a copy into another order, and whether it jumps in the source.
+
+    Labels that stay side by side are one axis.
+    """
     length = 1
-    for have, want in zip(reversed(order), reversed(wanted), strict=False):
-        if have != want:
-            break
-        length *= sizes[have]
-    return length
+    after: str | None = None
+    for label in reversed(wanted):
+        if sizes[label] == 1:
+            continue
+        if after is not None:
+            place = order.index(label)
+            following = next((other for other in order[place + 1 :] if sizes[other] != 1), None)
+            if following != after:
+                break
+        length *= sizes[label]
+        after = label
+    ends = [next((label for label in reversed(labels) if sizes[label] != 1), "") for labels in (order, wanted)]
+    return length, ends[0] != ends[1]
 
 
 def volume(labels: Sequence[str], sizes: Mapping[str, int]) -> int:

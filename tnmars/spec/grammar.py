@@ -7,21 +7,26 @@ it, and returns the best stand-in it has, so that reading goes on and every prob
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
-from tnmars.errors import Path, Place, Problem, listing, nearest
+from tnmars.errors import Path, Place, Problem, closest, listing
 from tnmars.parts import MAX_SIZE, NAME_RULE, is_identifier, parse_axis
 from tnmars.spec.nodes import Broken, Items, Node, Scalar, Table, shorten
 
 Schema = dict[str, Any]
 
-IDENTIFIER_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,99}$"
-MAX_PROBLEMS = 100
+KEY_CUTOFF = 0.65
+"""How alike a key must be to a known one to be taken for a slip of the pen."""
+MAX_HINTS = 100
+"""For how many problems of a file the name that was meant is searched: the search is slow."""
 
-_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_END = r"$(?!\n)"  # in some languages, Python among them, a bare $ also matches before a line break at the end
+_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,99}"
+_PRINTABLE = r"[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+"
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,99})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None, "": None}
 _CONSTANTS.update({word.title(): value for word, value in _CONSTANTS.items()})
@@ -35,28 +40,47 @@ class Bad:
 BAD = Bad()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Reading:
     """What a walk over the tree has found so far."""
 
     params: Mapping[str, int] = field(default_factory=dict)
+    params_lost: bool = False
+    """Whether a parameter may have been declared that could not be read."""
     used: set[str] = field(default_factory=set)
     places: dict[Path, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    lost: set[str | int] = field(default_factory=set)
-    """Top keys below which a name or more could not be read."""
-    guessed: set[str | int] = field(default_factory=set)
-    """Top keys below which a number could not be read, and 1 stands in."""
+    lost: set[Path] = field(default_factory=set)
+    """Where a name, or a part with names in it, could not be read."""
+    guessed: set[Path] = field(default_factory=set)
+    """Where a number could not be read, and 1 stands in."""
 
     def report(self, node: Node, path: Path, text: str, hint: str = "") -> None:
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(text, hint, path, node.place))
+        self.problems.append(Problem(text, hint, path, node.place))
 
     def lose(self, node: Node, path: Path, text: str, hint: str = "") -> Bad:
         """Reports a problem at a place where nothing can stand in."""
         self.report(node, path, text, hint)
-        self.lost.add(path[0] if path else "")
+        self.lost.add(path)
         return BAD
+
+    def lose_gaps(self, table: Table, path: Path) -> None:
+        """Notes what is missing because an entry was refused, and has been reported, before."""
+        self.lost.update((*path, key) if key else path for key in table.gaps)
+
+    def guess(self, node: Node, path: Path, text: str, hint: str = "") -> int:
+        """Reports a problem with a number, for which 1 then stands in."""
+        self.report(node, path, text, hint)
+        self.guessed.add(path)
+        return 1
+
+    def meant(self, name: str, known: Iterable[str]) -> str:
+        """The known name that `name` may stand for, or nothing."""
+        return closest(name, known, KEY_CUTOFF) if len(self.problems) < MAX_HINTS else ""
+
+
+def _did_you_mean(name: str) -> str:
+    return f" Did you mean '{name}'?" if name else ""
 
 
 def constant(node: Node) -> object:
@@ -91,10 +115,15 @@ def describe(node: Node) -> str:
 class Shape:
     """What may stand at a place."""
 
+    @property
+    def example(self) -> str:
+        """What to write, for hints."""
+        raise NotImplementedError  # those below that are hinted at have their own
+
     def read(self, node: Node, path: Path, into: Reading) -> Any:
         """The value at a node, or `BAD`; notes places and problems on the way."""
         if isinstance(node, Broken):
-            into.lost.add(path[0] if path else "")
+            into.lost.add(path)
             return BAD
         into.places.setdefault(path, node.place)
         return self._read(node, path, into)
@@ -106,36 +135,39 @@ class Shape:
         raise NotImplementedError  # every shape below has its own
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Whole(Shape):
     """A whole number."""
 
     least: int = 1
     most: int = MAX_SIZE
 
-    _noun: ClassVar[str] = "a whole number in its range"
-
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
         if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
             return value
-        hint = _number_hint(node) or f"Write {self._wanted()}."
-        into.report(node, path, f"{_label(path)} is {describe(node)}, which is not {self._noun}.", hint)
-        into.guessed.add(path[0] if path else "")
-        return 1
+        hint = _number_hint(node) or f"Write {self.example}."
+        return into.guess(node, path, f"{_label(path)} is {describe(node)}, which is {self._wrong(value)}.", hint)
 
-    def _wanted(self) -> str:
+    def _wrong(self, value: object) -> str:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return "not a whole number"
+        return f"not {self.least}" if self.least == self.most else "too small" if value < self.least else "too large"
+
+    @property
+    def example(self) -> str:
         return f"a whole number from {self.least:,} to {self.most:,}" if self.least < self.most else f"{self.least}"
 
     def schema(self) -> Schema:
         return {"type": "integer", "minimum": self.least, "maximum": self.most}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Size(Whole):
     """A whole number, or the name of a parameter."""
 
-    _noun: ClassVar[str] = "a size"
+    def _wrong(self, value: object) -> str:
+        return "not a size"
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Scalar) or not isinstance(constant(node), str) or not is_identifier(node.text):
@@ -143,17 +175,19 @@ class Size(Whole):
         into.used.add(node.text)
         if node.text in into.params:
             return into.params[node.text]
-        into.report(
-            node,
-            path,
-            f"{_label(path)} is '{node.text}', which is neither a number nor a parameter.",
-            f"Parameters: {listing(list(into.params))}.{nearest(node.text, into.params)}",
+        if into.params_lost:
+            into.guessed.add(path)
+            return 1
+        meant = into.meant(node.text, into.params)
+        into.used.add(meant)
+        hint = f"Parameters: {listing(list(into.params))}.{_did_you_mean(meant)}"
+        return into.guess(
+            node, path, f"{_label(path)} is '{node.text}', which is neither a number nor a parameter.", hint
         )
-        into.guessed.add(path[0] if path else "")
-        return 1
 
-    def _wanted(self) -> str:
-        return f"{super()._wanted()}, or the name of a parameter"
+    @property
+    def example(self) -> str:
+        return f"{super().example}, or the name of a parameter"
 
     def schema(self) -> Schema:
         return {"anyOf": [super().schema(), Name().schema()]}
@@ -169,18 +203,25 @@ def _number_hint(node: Node) -> str:
     digits = text.replace("_", "").replace(",", "").lstrip("+0")
     if node.plain and digits.isascii() and digits.isdigit() and len(digits) < 11 and digits != text:
         return f"Write {digits}; '{shorten(text)}' means different numbers to different programs."
-    if node.plain and _FLOAT.fullmatch(text) and 1 <= float(text) <= MAX_SIZE and float(text).is_integer():
+    if (
+        node.plain
+        and not _WHOLE.fullmatch(text)
+        and _FLOAT.fullmatch(text)
+        and 1 <= float(text) <= MAX_SIZE
+        and float(text).is_integer()
+    ):
         return f"Write {int(float(text))}."
     return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Flag(Shape):
     """`true` or `false`, and no other word for it."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
-        if isinstance(node, Scalar) and node.plain and node.text in ("true", "false"):
-            return node.text == "true"
+        value = constant(node) if isinstance(node, Scalar) else BAD
+        if isinstance(value, bool):
+            return value
         into.report(
             node, path, f"{_label(path)} is {describe(node)}, which is neither true nor false.", "Write true or false."
         )
@@ -190,7 +231,7 @@ class Flag(Shape):
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Text(Shape):
     """A line of text."""
 
@@ -198,17 +239,17 @@ class Text(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
-        if isinstance(value, str) and value and len(value) <= self.most and "\n" not in value:
+        if isinstance(value, str) and len(value) <= self.most and re.fullmatch(_PRINTABLE, value):
             return value
-        hint = f"Put it in quotes, on one line, with 1 to {self.most} characters."
+        hint = f"Write one line of 1 to {self.most} printable characters, in quotes if YAML reads it as something else."
         into.report(node, path, f"{_label(path)} is {describe(node)}, which is not a line of text.", hint)
         return BAD
 
     def schema(self) -> Schema:
-        return {"type": "string", "minLength": 1, "maxLength": self.most, "pattern": "^[^\\n]+$"}
+        return {"type": "string", "minLength": 1, "maxLength": self.most, "pattern": f"^{_PRINTABLE}{_END}"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Name(Shape):
     """An identifier."""
 
@@ -222,10 +263,10 @@ class Name(Shape):
         return into.lose(node, path, f"{_label(path)} is {describe(node)}, which is not a name.", hint)
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": IDENTIFIER_PATTERN}
+        return {"type": "string", "pattern": f"^{_IDENTIFIER}{_END}"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class AxisName(Shape):
     """A name, or several that are flattened together: `(i1 i2)`."""
 
@@ -242,11 +283,11 @@ class AxisName(Shape):
         )
 
     def schema(self) -> Schema:
-        name = IDENTIFIER_PATTERN[1:-1]
+        name = _IDENTIFIER
         return {"type": "string", "pattern": f"^\\s*({name}|\\(\\s*{name}(\\s+{name})+\\s*\\))\\s*$"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Choice(Shape):
     """One word of several."""
 
@@ -255,19 +296,23 @@ class Choice(Shape):
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if isinstance(node, Scalar) and node.text in self.words:
             return node.text
-        known = nearest(node.text, self.words) if isinstance(node, Scalar) else ""
+        known = into.meant(node.text, self.words) if isinstance(node, Scalar) else ""
         return into.lose(
             node,
             path,
             f"{_label(path)} is {describe(node)}, which is not known.",
-            f"Known: {', '.join(self.words)}.{known}",
+            f"Known: {', '.join(self.words)}.{_did_you_mean(known)}",
         )
+
+    @property
+    def example(self) -> str:
+        return f"one of {', '.join(self.words)}"
 
     def schema(self) -> Schema:
         return {"enum": list(self.words)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ListOf(Shape):
     """A list of like things."""
 
@@ -277,19 +322,32 @@ class ListOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Items):
-            example = "Write a list: [a, b]." if isinstance(self.item, (Name, AxisName)) else "Write a list: [2, 3]."
-            return into.lose(node, path, f"{_label(path)} is {describe(node)}, which is not a list.", example)
+            text = f"{_label(path)} is {describe(node)}, which is not a list."
+            return into.lose(node, path, text, f"Write {self.example}.")
         if not self.least <= len(node.nodes) <= self.most:
-            span = f"{self.least} to {self.most:,}" if self.most < 10_000 else f"at least {self.least}"
-            into.lose(node, path, f"{_label(path)} has {len(node.nodes)} entries; it takes {span}.")
-        values = [self.item.read(entry, (*path, at), into) for at, entry in enumerate(node.nodes)]
-        return tuple(value for value in values if value is not BAD)
+            span = f"{self.least} to {self.most}" if self.most < 10_000 else f"at least {self.least}"
+            count = "1 entry" if len(node.nodes) == 1 else f"{len(node.nodes):,} entries"
+            into.lose(node, path, f"{_label(path)} has {count}; it takes {span}.", "Add or remove some.")
+        values: list[object] = []
+        for at, entry in enumerate(node.nodes):
+            value = self.item.read(entry, (*path, at), into)
+            if value is not BAD:
+                moved = (*path, len(values))  # up, where an entry before it was left out
+                into.places[moved] = entry.place
+                values.append(value)
+        return tuple(values)
+
+    @property
+    def example(self) -> str:
+        if isinstance(self.item, ListOf):
+            return "a list of lists: [[2, 3], [4, 5]]"
+        return "a list: [2, 3]" if isinstance(self.item, (Whole, Nest)) else "a list: [a, b]"
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.item.schema(), "minItems": self.least, "maxItems": self.most}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Nest(Shape):
     """A whole number, or a list of nests."""
 
@@ -307,7 +365,7 @@ class Nest(Shape):
         return {"anyOf": [Whole().schema(), {"type": "array", "items": {"$ref": "#/$defs/nest"}}]}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableOf(Shape):
     """Names, each with a like thing."""
 
@@ -317,36 +375,37 @@ class TableOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            return into.lose(
-                node, path, f"{_label(path)} is {describe(node)}, which is not a table.", "Write a table: {a: 2, b: 3}."
-            )
-        if len(node.entries) < self.least:
-            into.lose(node, path, f"{_label(path)} is empty; it takes at least one {self.what}.")
+            text = f"{_label(path)} is {describe(node)}, which is not a table."
+            return into.lose(node, path, text, f"Write {self.example}.")
+        into.lose_gaps(node, path)
+        if len(node.entries) < self.least and not node.gaps:
+            into.lose(node, path, f"{_label(path)} is empty; it takes at least one {self.what}.", "Add one.")
         found = {}
         for key, (key_node, value_node) in node.entries.items():
-            if not is_identifier(key):
-                into.lose(
-                    key_node,
-                    (*path, key),
-                    f"{self.what} name '{shorten(key)}' is not an identifier.",
-                    NAME_RULE,
-                )
+            named = is_identifier(key)
+            if not named:
+                text = f"{self.what} name '{shorten(key)}' is not an identifier."
+                into.lose(key_node, (*path, key), text, NAME_RULE)
             into.places.setdefault((*path, key), key_node.place)
             value = self.value.read(value_node, (*path, key), into)
-            if value is not BAD:
+            if named and value is not BAD:
                 found[key] = value
         return found
+
+    @property
+    def example(self) -> str:
+        return "a table: {a: 2, b: 3}" if isinstance(self.value, Whole) else "a table: {a: …, b: …}"
 
     def schema(self) -> Schema:
         return {
             "type": "object",
-            "propertyNames": {"pattern": IDENTIFIER_PATTERN},
+            "propertyNames": {"pattern": f"^{_IDENTIFIER}{_END}"},
             "additionalProperties": self.value.schema(),
             "minProperties": self.least,
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Field:
     """A key of a record, what stands there, and what it is for."""
 
@@ -356,7 +415,7 @@ class Field:
     required: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Record(Shape):
     """Known keys, each with its own shape."""
 
@@ -365,13 +424,21 @@ class Record(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            return into.lose(node, path, f"{_label(path)} is {describe(node)}, which is not a table.")
+            text = f"{_label(path)} is {describe(node)}, which is not a table."
+            return into.lose(node, path, text, f"Write {self.example}.")
+        into.lose_gaps(node, path)
         known = {entry.key: entry for entry in self.fields}
+        mistyped = self.mistyped(node)
         found = {}
         for key, (key_node, value_node) in node.entries.items():
             if key not in known:
-                hint = f"Keys: {', '.join(known) or 'none'}.{nearest(key, known)}"
+                meant = mistyped.get(key, "")
+                hint = f"Keys: {', '.join(known)}.{_did_you_mean(meant)}"
                 into.report(key_node, (*path, key), f"key '{shorten(key)}' is not known in {self.what}.", hint)
+                if meant:
+                    into.lost.add((*path, meant))
+                elif not isinstance(value_node, Scalar):
+                    into.lost.add(path)
                 continue
             into.places.setdefault((*path, key), key_node.place)
             value = known[key].shape.read(value_node, (*path, key), into)
@@ -379,8 +446,22 @@ class Record(Shape):
                 found[key] = value
         for entry in self.fields:
             if entry.required and entry.key not in node.entries:
-                into.lose(node, path, f"key '{entry.key}' is missing in {self.what}.", f"It is for: {entry.meaning}.")
+                into.lost.add((*path, entry.key))
+                if entry.key not in mistyped.values() and "" not in node.gaps:
+                    text = f"key '{entry.key}' is missing in {self.what}."
+                    into.report(node, path, text, f"It is for: {entry.meaning}.")
         return found
+
+    def mistyped(self, table: Table) -> dict[str, str]:
+        """For the keys of a table that are not known, the absent ones that they seem to stand for."""
+        absent = [entry.key for entry in self.fields if entry.key not in table.entries]
+        known = {entry.key for entry in self.fields}
+        unknown = [key for key in table.entries if key not in known][:MAX_HINTS]
+        return {key: meant for key in unknown if (meant := closest(key, absent, KEY_CUTOFF))}
+
+    @property
+    def example(self) -> str:
+        return "a table: {" + ", ".join(f"{entry.key}: …" for entry in self.fields) + "}"
 
     def schema(self) -> Schema:
         found: Schema = {
@@ -392,15 +473,18 @@ class Record(Shape):
         return {**found, "required": required} if required else found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Either(Shape):
     """The first of several shapes whose form fits: a scalar, a list, a list of lists, or a table."""
 
     shapes: tuple[Shape, ...]
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
-        fitting = [shape for shape in self.shapes if _fits(shape, node)]
-        return (fitting or self.shapes)[0].read(node, path, into)
+        fitting = next((shape for shape in self.shapes if _fits(shape, node)), None)
+        if fitting is not None:
+            return fitting.read(node, path, into)
+        hint = f"Write {'; or '.join(shape.example for shape in self.shapes)}."
+        return into.lose(node, path, f"{_label(path)} is {describe(node)}, which does not fit here.", hint)
 
     def schema(self) -> Schema:
         return {"anyOf": [shape.schema() for shape in self.shapes]}
@@ -420,7 +504,7 @@ def _fits(shape: Shape, node: Node) -> bool:
     return isinstance(node, Scalar)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Anything(Shape):
     """Plain data, kept as it is."""
 

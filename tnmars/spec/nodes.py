@@ -6,6 +6,7 @@ two equal keys, and turns an edge named `on` or `no` into a boolean. Anchors, al
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,37 +18,44 @@ from tnmars.errors import Place, Problem
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
 MAX_DEPTH = 32
+MAX_DIRECTIVES = 10
+"""How many lines may start with '%': the parser compares each with all before it."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DIRECTIVE = re.compile("^%", re.MULTILINE)
+_SMALLER = "Write a family, or copies of a term, in place of like parts."
+_FLATTER = "Write it in fewer levels."
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Node:
     """A scalar, a list or a table, with the place where it starts."""
 
     place: Place
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Scalar(Node):
     text: str
     plain: bool
     """Written without quotes."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Items(Node):
     nodes: list[Node] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Table(Node):
     entries: dict[str, tuple[Scalar, Node]] = field(default_factory=dict)
     """Key text -> the key's own node and the value's."""
+    gaps: set[str] = field(default_factory=set)
+    """Keys of which an entry was refused, so that what it would have declared is missing; empty text: of any key."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Broken(Node):
     """Stands where something was refused that has been reported already."""
 
@@ -69,12 +77,12 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        place = min(place, _place_after(text))  # libyaml takes the end of the text to be a line of its own
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise TextError(
-            Problem(
-                f"not valid YAML: {what or 'the text cannot be read'}.", "Mind indents, colons and quotes.", place=place
-            )
-        ) from None
+        hint = "Mind indents, colons, brackets and quotes"
+        start = error.context_mark
+        hint += f", from line {start.line + 1} on." if start and start.line + 1 < place.line else "."
+        raise TextError(Problem(f"not valid YAML: {what}.", hint, place=place)) from None
     except yaml.YAMLError as error:
         raise TextError(Problem(f"not valid YAML: {error}.", place=Place(1, 1))) from None
     return tree, problems
@@ -82,9 +90,14 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
 
 def _decode(data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        raise TextError(Problem(f"the file has over {MAX_BYTES:,} bytes, which no spec needs.", place=Place(1, 1)))
+        raise TextError(
+            Problem(
+                f"the file has over {MAX_BYTES:,} bytes, which no spec needs.", "Make it smaller.", place=Place(1, 1)
+            )
+        )
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace")
         raise TextError(
@@ -103,6 +116,10 @@ def _decode(data: bytes) -> str:
                 place=_place_after(text[: found.start()]),
             )
         )
+    for at, line in enumerate(_DIRECTIVE.finditer(text)):
+        if at == MAX_DIRECTIVES:
+            place = _place_after(text[: line.start()])
+            raise TextError(Problem(f"over {MAX_DIRECTIVES} lines start with '%'.", "A spec needs none.", place=place))
     return text
 
 
@@ -128,11 +145,13 @@ def _compose(events: Iterator[yaml.Event], problems: list[Problem]) -> Node:
         elif isinstance(event, yaml.NodeEvent):
             count += 1
             if count > MAX_NODES:
-                raise TextError(Problem(f"the file has over {MAX_NODES:,} nodes, which no spec needs.", place=place))
+                raise TextError(
+                    Problem(f"the file has over {MAX_NODES:,} nodes, which no spec needs.", _SMALLER, place=place)
+                )
             opened = _open(event, place, problems)
             if isinstance(event, yaml.CollectionStartEvent):
                 if len(stack) == MAX_DEPTH:
-                    raise TextError(Problem(f"the file is nested over {MAX_DEPTH} levels deep.", place=place))
+                    raise TextError(Problem(f"the file is nested over {MAX_DEPTH} levels deep.", _FLATTER, place=place))
                 stack.append(_Open(opened))
                 continue
             node = opened
@@ -156,15 +175,17 @@ def _place_of(event: yaml.Event) -> Place:
 def _open(event: yaml.NodeEvent, place: Place, problems: list[Problem]) -> Node:
     """The node that an event starts; reports what is refused about it."""
     if isinstance(event, yaml.AliasEvent):
-        problems.append(Problem(f"alias '*{event.anchor}' is refused.", "Write the value out.", place=place))
+        problems.append(
+            Problem(f"alias '*{shorten(event.anchor or '')}' is refused.", "Write the value out.", place=place)
+        )
         return Broken(place)
     if event.anchor is not None:
-        problems.append(
-            Problem(f"anchor '&{event.anchor}' is refused.", "Remove it; for a size, use params.", place=place)
-        )
+        text = f"anchor '&{shorten(event.anchor)}' is refused."
+        problems.append(Problem(text, "Remove it; for a size, use params.", place=place))
     tag = getattr(event, "tag", None)
     if tag is not None:
-        problems.append(Problem(f"tag '{shorten(tag)}' is refused.", "Remove it.", place=place))
+        short = shorten(tag.replace("tag:yaml.org,2002:", "!!"))
+        problems.append(Problem(f"tag '{short}' is refused.", "Remove it.", place=place))
     if isinstance(event, yaml.ScalarEvent):
         return Scalar(place, event.value, plain=not event.style)
     return Items(place) if isinstance(event, yaml.SequenceStartEvent) else Table(place)
@@ -189,11 +210,15 @@ class _Open:
     @staticmethod
     def _enter(table: Table, key: Node, value: Node, problems: list[Problem]) -> None:
         if not isinstance(key, Scalar):
+            table.gaps.add("")
             if not isinstance(key, Broken):
-                problems.append(Problem("a key must be a name, not a list or a table.", place=key.place))
+                text = "a key must be a name, not a list or a table."
+                problems.append(Problem(text, "Write 'name: value'.", place=key.place))
         elif key.plain and key.text == "<<":
+            table.gaps.add("")
             problems.append(Problem("merge key '<<' is refused.", "Write the keys out.", place=key.place))
         elif key.text in table.entries:
+            table.gaps.add(key.text)
             first = table.entries[key.text][0].place
             problems.append(
                 Problem(
@@ -207,6 +232,11 @@ class _Open:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """`text` on one line, cut where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    """`text` on one line and printable, cut where it is long.
+
+    >>> shorten("a \\n b \\x1b[31m"), shorten("abcdef", limit=4)
+    ('a b \\\\x1b[31m', 'abc…')
+    """
+    line = " ".join(text[: 10 * limit].split())
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return line if len(line) <= limit and len(text) <= 10 * limit else line[: limit - 1] + "…"

@@ -6,21 +6,26 @@ path, and the places noted on the way turn paths into lines and columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from tnmars import rules
-from tnmars.errors import GraphError, Path, Place, Problem, SpecError, listing, nearest
+from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, listing, nearest, plural
 from tnmars.families import FAMILIES
 from tnmars.frame import KEYWORD
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
 from tnmars.kinds import KINDS
 from tnmars.parts import axis_text, size_problem
-from tnmars.spec.grammar import Reading, TableOf, Whole
+from tnmars.spec.grammar import KEY_CUTOFF, Reading, Record, TableOf, Whole
 from tnmars.spec.keys import FORMS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
+
+MAX_PROBLEMS = 100
+"""How many problems of one file are reported one by one: nobody reads more."""
+MAX_AXES = 100_000
+"""How many axes the cores of a graph may have in all, once its copies are written out."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,28 @@ def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
         return Spec(None, (*problems, Problem(text, "A spec starts with 'tnmars: 1'.", place=tree.place)))
     into = Reading(problems=problems)
     _read_params(tree, params or {}, into)
-    kind, form, family = _word(tree, "kind"), _form(tree), _word(tree, "family")
-    values = record(kind, form, family).read(tree, (), into)
+    values = walk(tree, into)
     _report_unused(into)
-    return _build(values, form, into)
+    return _build(values, _form(tree), into)
 
 
-def _word(tree: Table, key: str) -> str | None:
+def walk(tree: Table, into: Reading) -> dict[str, Any]:
+    """What stands under each key of a file, read by the table of keys alone; the graph's rules are not asked yet."""
+    values: dict[str, Any] = _record(tree).read(tree, (), into)
+    return {"kind": _word(tree, "kind", KINDS), **values}
+
+
+def _record(tree: Table) -> Record:
+    """The table of keys for a file of this kind, form and family."""
+    return record(_word(tree, "kind", KINDS), _form(tree), _word(tree, "family", FAMILIES))
+
+
+def _word(tree: Table, key: str, known: Collection[str]) -> str | None:
+    """The word at a key, or the known one that it is most like, so that a slip there does not hide what is below."""
     node = tree.entries[key][1] if key in tree.entries else None
-    return node.text if isinstance(node, Scalar) else None
+    if not isinstance(node, Scalar):
+        return None
+    return node.text if node.text in known else closest(node.text, known, KEY_CUTOFF) or None
 
 
 def _form(tree: Table) -> str:
@@ -104,9 +122,14 @@ def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
     if isinstance(node, Table):
         silent = Reading()  # the walk over the whole file reports what is wrong here
         declared = TableOf(Whole(), "parameter").read(node, ("params",), silent)
+        into.params_lost = bool(silent.lost)
+    elif node is not None or "params" in _record(tree).mistyped(tree).values():
+        into.params_lost = True  # which is reported too, by the walk
     at: Node = key or tree
     for name, value in given.items():
         if name not in declared:
+            if into.params_lost:
+                continue
             hint = f"Parameters of the file: {listing(list(declared))}.{nearest(name, declared)}"
             into.report(at, ("params",), f"'{name}' was set from outside, but the file has no such parameter.", hint)
             continue
@@ -126,9 +149,46 @@ def _report_unused(into: Reading) -> None:
             into.problems.append(Problem(f"parameter '{name}' is declared, but no size uses it.", hint, place=place))
 
 
-def _build(values: Any, form: str, into: Reading) -> Spec:
+_RESTS_ON: dict[str, tuple[str, ...]] = {
+    "cores": ("modes", "bonds"),
+    "bonds": ("cores",),
+    "modes": ("modes", "kernel_size", "inputs", "output"),
+    "shared": ("modes", "cores"),
+    "kernel_size": ("modes", "kernel_size"),
+    "features": ("modes", "kernel_size"),
+    "vocab": ("modes",),
+    "inputs": ("modes", "bonds"),
+    "output": ("modes", "bonds", "inputs"),
+    "options": ("modes", "kernel_size", "vocab"),
+    "": ("modes", "kernel_size", "inputs", "output"),
+}
+"""For what a rule complains about, the parts of the file on which its complaint rests."""
+
+_NUMERIC = ("kernel_size", "features", "vocab", "options", "patch")
+"""What a rule complains about where numbers do not fit each other."""
+
+
+def _area(path: Path) -> str:
+    """The part of a file that a path lies in, whether in a term or not."""
+    inner = path[2:] if path[:1] == ("terms",) else path
+    return str(inner[0]) if inner else "terms" if path else ""
+
+
+def _is_sound(problem: Problem, into: Reading) -> bool:
+    """Whether what a rule complains about does not follow from something that could not be read."""
+    area = _area(problem.path)
+    lost = {_area(path) for path in into.lost}
+    basis = ("cores",) if problem.path[2:3] == ("modes",) else _RESTS_ON.get(area, ())
+    if lost & {"", "terms", *basis}:
+        return False
+    guessed = {_area(path) for path in into.guessed} - {"bonds", "copies"}
+    return not guessed or not (area in _NUMERIC or problem.path == ("modes", "patch"))
+
+
+def _build(values: dict[str, Any], form: str, into: Reading) -> Spec:
     """The graph of what was read, once the rules hold; what a broken part would make them say is left out."""
-    if into.lost or not isinstance(values, dict) or values.get("kind") not in KINDS:
+    assert into.problems or not (into.lost or into.guessed), "what could not be read has been reported"
+    if values["kind"] is None or (form == "family" and into.lost):
         return _failed(into)
     copied: dict[str, str] = {}
     try:
@@ -147,18 +207,21 @@ def _build(values: Any, form: str, into: Reading) -> Spec:
     return Spec(graph, places=into.places, copied=copied)
 
 
-def _is_sound(problem: Problem, into: Reading) -> bool:
-    """Whether a problem does not follow from a number that could not be read."""
-    return not into.guessed or (bool(problem.path) and problem.path[0] in ("terms", "shared", "inputs", "output"))
-
-
 def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[str, str] | None = None) -> Spec:
     located = [
         problem if problem.place else replace(problem, place=_find(problem.path, into.places, copied or {}))
         for problem in (*into.problems, *(found or ()))
     ]
-    located.sort(key=lambda problem: problem.place or Place(1, 1))
-    return Spec(None, tuple(dict.fromkeys(located)), into.places)
+    ordered = sorted(dict.fromkeys(located), key=_place)
+    rest = ordered[MAX_PROBLEMS:]
+    if rest:
+        text = f"and {plural(len(rest), 'more problem')}, from here on."
+        ordered[MAX_PROBLEMS:] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
+    return Spec(None, tuple(ordered), into.places)
+
+
+def _place(problem: Problem) -> Place:
+    return problem.place or Place(1, 1)
 
 
 def _expand(values: Mapping[str, Any]) -> Graph:
@@ -178,7 +241,9 @@ def _expand(values: Mapping[str, Any]) -> Graph:
 
 def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) -> rules.Fields:
     """The fields of the graph, each term once however many copies it has."""
-    modes = [Edge(name, size, Role(role)) for role, sizes in values["modes"].items() for name, size in sizes.items()]
+    modes = [
+        Edge(name, size, Role(role)) for role, sizes in values.get("modes", {}).items() for name, size in sizes.items()
+    ]
     if "terms" in values:
         terms = []
         for name, part in values["terms"].items():
@@ -205,33 +270,45 @@ def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) ->
 
 def _term(name: str, part: Mapping[str, Any], path: Path, into: Reading) -> Term:
     cores = []
-    for core, edges in part["cores"].items():
+    for core, edges in part.get("cores", {}).items():
         try:
             cores.append(Core(core, edges))
         except GraphError as error:
+            at = (*path, "cores", core)
             for problem in error.problems:
-                located = problem.under(*path, "cores", core)
-                into.problems.append(replace(located, place=_find(located.path, into.places, {})))
-            cores.append(Core(core, tuple(dict.fromkeys(edges))))
+                into.problems.append(replace(problem.under(*at), place=_find((*at, *problem.path), into.places, {})))
+            cores.append(Core(core, _without_repeats(edges, at, into)))
     return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), tuple(cores))
+
+
+def _without_repeats(edges: tuple[str, ...], path: Path, into: Reading) -> tuple[str, ...]:
+    """Each edge once; its place moves up with it."""
+    first = {edge: at for at, edge in reversed(list(enumerate(edges)))}
+    kept = tuple(edge for at, edge in enumerate(edges) if first[edge] == at)
+    moved = {(*path, at): (*path, first[edge]) for at, edge in enumerate(kept)}
+    into.places.update({new: into.places[old] for new, old in moved.items()})
+    return kept
 
 
 def _with_copies(fields: rules.Fields, values: Mapping[str, Any], copied: dict[str, str]) -> rules.Fields:
     """The fields with every copy of every term."""
     terms: list[Term] = []
-    parts = 0
-    for term in fields.terms:
-        name = copied.get(term.name, term.name)
-        copies = values["terms"][name].get("copies") if "terms" in values else None
+    parts = axes = 0
+    written = values.get("terms", {MAIN: {}})
+    for term, (name, part) in zip(fields.terms, written.items(), strict=True):
+        copies = part.get("copies")
         parts += (copies or 1) * (len(term.bonds) + len(term.cores))
-        if parts > rules.MAX_PARTS:
+        axes += (copies or 1) * sum(len(core.edges) for core in term.cores)
+        if parts > rules.MAX_PARTS or axes > MAX_AXES:
             text = f"the graph would have {parts:,} bonds and cores; at most {rules.MAX_PARTS:,} are allowed."
+            if parts <= rules.MAX_PARTS:
+                text = f"the cores of the graph would have {axes:,} axes in all; at most {MAX_AXES:,} are allowed."
             raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
         if copies is None:
             terms.append(term)
             continue
         for at in range(1, copies + 1):
-            copied[f"{name}{at}"] = name
+            copied.setdefault(f"{name}{at}", name)
             terms.append(replace(term, name=f"{name}{at}"))
     return replace(fields, terms=tuple(terms))
 
@@ -241,13 +318,14 @@ def _find(path: Path, places: Mapping[Path, Place], copied: Mapping[str, str]) -
     if len(path) > 1 and path[0] == "terms":
         name = str(path[1])
         path = ("terms", copied.get(name, name), *path[2:])
-        if len(path) > 2 and path[2] in ("bonds", "cores", "modes") and path[:2] not in places:
-            path = path[2:]
+        if path[:2] not in places:
+            path = path[2:] or ("cores",)
     if "modes" in path:
         path = path[path.index("modes") :]
     candidates = [path[:length] for length in range(len(path), 0, -1)]
     if ("family",) in places:
-        candidates += [("modes", *path[1:2]), path[1:2], ("ranks",), ("rank",), ("family",)]
+        candidates += [path[1:2]] if path[:1] == ("modes",) else [("ranks",), ("rank",)] if path else []
+        candidates.append(("family",))
     for candidate in candidates:
         if candidate and candidate in places:
             return places[candidate]

@@ -64,7 +64,3 @@ def _branch(kind: str, form: str, family: str | None, name: str) -> Schema:
 def schema_text() -> str:
     """The schema as the text that is shipped with the package."""
     return json.dumps(schema(), indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    print(schema_text(), end="")

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tnmars.files import write_text
 from tnmars.graph import MAIN, Edge, Graph, Json, Role, Term
 from tnmars.parts import axis_text
 from tnmars.spec.keys import VERSION
@@ -53,6 +52,8 @@ def dump(graph: Graph) -> str:
 
 def save_spec(graph: Graph, path: str | Path) -> None:
     """Writes a graph as a spec file: first under a temporary name, then renamed, so that no reader sees half of it."""
+    from tnmars.files import write_text
+
     write_text(path, dump(graph))
 
 
@@ -88,11 +89,21 @@ def _flow(value: Json) -> str:
         return "{" + ", ".join(f"{_text(key)}: {_flow(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    return json.dumps(value)
+    text = json.dumps(value)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")  # without a point, YAML 1.1 takes it for text
+    return text
 
 
 def _text(text: str) -> str:
     """Text as it is where every YAML reader takes it for text, else in quotes."""
     if _SAFE.fullmatch(text) and text.lower() not in _WORDS_OF_OTHERS:
         return text
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
+    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
+
+
+def _escaped(letter: str) -> str:
+    """A letter of a quoted text, as YAML escapes it where it is not printable."""
+    if letter.isprintable():
+        return letter
+    return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"

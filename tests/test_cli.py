@@ -1,0 +1,357 @@
+"""The command line: what each command prints and how it ends. Bad input is 2, our own fault 1, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tnmars import __version__, cli
+from tnmars.cli import graphs as commands
+from tnmars.spec import load, loads, schema_text
+
+SPECS = Path(__file__).parent.parent / "specs"
+TT = str(SPECS / "tt_linear.yaml")
+LOOSE = str(SPECS / "odd_unconnected.yaml")
+BAD = "tnmars: 1\nkind: linear\nmodes: {in: {i: 4}, out: {o: 5}}\nbonds: {r: 2}\ncores: {A: [i, r], B: [r, o, x]}\n"
+
+Printed = pytest.CaptureFixture[str]
+
+
+def tnmars(
+    *arguments: str, cwd: Path | None = None, given: bytes = b"", **env: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tnmars", *arguments],
+        cwd=cwd,
+        input=given,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_that_a_file_is_fine(capfd: Printed) -> None:
+    assert cli.run(["check", TT]) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    assert printed.out == (
+        f"{TT}: ok, linear tt-linear: 784 -> 625; 4 cores, 23,100 parameters, 21.21x smaller than dense\n"
+    )
+
+
+def test_check_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text(BAD)
+    assert cli.run(["check", "bad.yaml"]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        "bad.yaml:5:30: error: core 'B' lists edge 'x', which is not declared.\n  Declared edges: r, i, o.\n"
+    )
+
+
+def test_check_takes_several_files_and_says_something_about_each(tmp_path: Path, capfd: Printed) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(BAD)
+    assert cli.run(["check", TT, str(bad), str(tmp_path / "none.yaml"), LOOSE]) == 2
+    printed = capfd.readouterr()
+    assert [line.split(": ")[0] for line in printed.out.splitlines()] == [TT, LOOSE]
+    assert f"{bad}:5:30: error: " in printed.err
+    assert "none.yaml: cannot be read: No such file or directory." in printed.err
+    assert f"{LOOSE}:9:1: warning: " in printed.err
+
+
+def test_check_of_a_directory_or_of_bytes(tmp_path: Path, capfd: Printed) -> None:
+    assert cli.run(["check", str(tmp_path)]) == 2
+    assert "cannot be read: Is a directory." in capfd.readouterr().err
+    (tmp_path / "bytes.yaml").write_bytes(bytes(range(256)))
+    assert cli.run(["check", str(tmp_path / "bytes.yaml")]) == 2
+    assert "bytes.yaml:3:115: error: byte 0x80 is not UTF-8 text." in capfd.readouterr().err
+
+
+def test_a_warning_is_no_error_unless_strict(capfd: Printed) -> None:
+    assert cli.run(["check", LOOSE]) == 0
+    printed = capfd.readouterr()
+    assert f"{LOOSE}:9:1: warning: the cores make 2 parts that nothing joins: (A), (B).\n" in printed.err
+    assert printed.out.startswith(f"{LOOSE}: read, ")
+    assert cli.run(["check", "--strict", LOOSE]) == 2
+    assert f"{LOOSE}:9:1: error: the cores make 2 parts" in capfd.readouterr().err
+    assert cli.run(["check", "--strict", TT]) == 0
+
+
+def test_check_as_json(tmp_path: Path, capfd: Printed) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(BAD)
+    assert cli.run(["check", "--json", TT, str(bad), LOOSE, str(tmp_path / "none.yaml")]) == 2
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    fine, wrong, loose, none = json.loads(printed.out)
+    assert fine == {
+        "file": TT,
+        "ok": True,
+        "problems": [],
+        "name": "tt-linear",
+        "kind": "linear",
+        "dense_shape": [625, 784],
+        "parameters": 23100,
+        "dense": 490000,
+        "bias": 625,
+        "compression": 490000 / 23100,
+        "compression_with_bias": 490625 / 23725,
+    }
+    assert wrong == {
+        "file": str(bad),
+        "ok": False,
+        "problems": [
+            {
+                "severity": "error",
+                "line": 5,
+                "column": 30,
+                "text": "core 'B' lists edge 'x', which is not declared.",
+                "hint": "Declared edges: r, i, o.",
+            }
+        ],
+    }
+    assert loose["ok"] is True
+    assert {problem["severity"] for problem in loose["problems"]} == {"warning"}
+    assert none["problems"][0]["line"] is None
+    assert cli.run(["check", "--json", "--strict", LOOSE]) == 2
+    (strict,) = json.loads(capfd.readouterr().out)
+    assert strict["ok"] is False
+
+
+def test_a_parameter_is_set_from_outside(capfd: Printed) -> None:
+    assert cli.run(["check", TT, "--set", "rank=2"]) == 0
+    assert " 330 parameters" in capfd.readouterr().out
+    assert load(TT, rank=2).cores["G2"] == (2, 4, 5, 2)
+    assert cli.run(["check", TT, "--set", " rank = 2 "]) == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rnk=2", "'rnk' was set from outside, but the file has no such parameter.\n  Parameters of the file: rank."),
+        ("rank=0", "parameter 'rank', set from outside, has size 0."),
+        ("rank=99999999999999999999999999", "parameter 'rank', set from outside, has size 99,999,999,999,999,999,999."),
+        ("rank", "'rank' is not of the form NAME=NUMBER, for example rank=8."),
+        ("=2", "'=2' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank=x", "'rank=x' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank=-2", "'rank=-2' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank=2.0", "'rank=2.0' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank=²", "'rank=²' is not of the form NAME=NUMBER, for example rank=8."),
+    ],
+)
+def test_a_parameter_that_cannot_be_set(setting: str, message: str, capfd: Printed) -> None:
+    assert cli.run(["check", TT, "--set", setting]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(TT).read_bytes())))
+    assert cli.run(["check", "-"]) == 0
+    assert capfd.readouterr().out.startswith("-: ok, linear tt-linear")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"kind: \xff")))
+    assert cli.run(["check", "-"]) == 2
+    assert capfd.readouterr().err.startswith("-:1:7: error: byte 0xff is not UTF-8 text.")
+
+
+def test_check_reads_from_a_pipe() -> None:
+    done = tnmars("check", "-", given=Path(TT).read_bytes())
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert tnmars("check", "-", given=b"x" * 2_000_000).returncode == 2
+
+
+# --- expand, schema --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_expand_prints_the_explicit_graph(path: Path, capfd: Printed) -> None:
+    assert cli.run(["expand", str(path)]) == 0
+    text = capfd.readouterr().out
+    assert "family" not in text.split()
+    assert loads(text) == load(path)
+    assert cli.run(["expand", "--json", str(path)]) == 0
+    as_json = capfd.readouterr().out
+    assert loads(as_json) == load(path)
+    assert json.loads(as_json)["kind"] == load(path).kind
+
+
+def test_expand_writes_parameters_out(capfd: Printed) -> None:
+    assert cli.run(["expand", TT, "--set", "rank=3"]) == 0
+    printed = capfd.readouterr().out
+    assert "bonds: {r1: 3, r2: 3, r3: 3}" in printed
+    assert "params" not in printed
+
+
+def test_expand_keeps_a_name_in_any_script(tmp_path: Path, capfd: Printed) -> None:
+    path = tmp_path / "named.yaml"
+    path.write_text(Path(TT).read_text().replace("name: tt-linear", "name: größe 模型 😀"), encoding="utf-8")
+    for options in ([], ["--json"]):
+        assert cli.run(["expand", *options, str(path)]) == 0
+        assert loads(capfd.readouterr().out).name == "größe 模型 😀"
+
+
+def test_expand_of_a_bad_file(tmp_path: Path, capfd: Printed) -> None:
+    (tmp_path / "bad.yaml").write_text(BAD)
+    for command in ("expand", "show"):
+        assert cli.run([command, str(tmp_path / "bad.yaml")]) == 2
+        printed = capfd.readouterr()
+        assert printed.out == ""
+        assert "bad.yaml:5:30: core 'B' lists edge 'x', which is not declared." in printed.err
+        assert cli.run([command, str(tmp_path / "none.yaml")]) == 2
+        assert "none.yaml: cannot be read: No such file or directory." in capfd.readouterr().err
+
+
+def test_schema_prints_the_schema(capfd: Printed) -> None:
+    assert cli.run(["schema"]) == 0
+    assert capfd.readouterr().out == schema_text()
+
+
+# --- show ------------------------------------------------------------------------------------------------------------
+
+
+def test_show_draws_in_the_terminal(capfd: Printed) -> None:
+    assert cli.run(["show", TT, "--width", "80"]) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    assert all(name in printed.out for name in ("G1", "G2", "G3", "G4", "20"))
+    assert "\x1b" not in printed.out
+    assert max(map(len, printed.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [("svg", "<svg"), ("html", "<!doctype html>"), ("dot", "graph"), ("SVG", "<svg")]
+)
+def test_show_writes_a_picture(ending: str, start: str, tmp_path: Path, capfd: Printed) -> None:
+    target = tmp_path / f"picture.{ending}"
+    assert cli.run(["show", TT, "-o", str(target)]) == 0
+    assert capfd.readouterr().out == f"wrote {target}\n"
+    assert start in target.read_text(encoding="utf-8").lower()[:300]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["picture.png", "picture", "picture.svg.gz", ".svg"])
+def test_show_refuses_what_it_cannot_draw(name: str, tmp_path: Path, capfd: Printed) -> None:
+    assert cli.run(["show", TT, "-o", str(tmp_path / name)]) == 2
+    assert "ends in none of .svg, .dot, .html." in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_show_says_where_it_cannot_write(tmp_path: Path, capfd: Printed) -> None:
+    assert cli.run(["show", TT, "-o", str(tmp_path / "none" / "picture.svg")]) == 2
+    assert "picture.svg: cannot be written: No such file or directory." in capfd.readouterr().err
+    (tmp_path / "taken.svg").mkdir()
+    assert cli.run(["show", TT, "-o", str(tmp_path / "taken.svg")]) == 2
+    assert "is a directory" in capfd.readouterr().err
+
+
+def test_show_as_json(capfd: Printed) -> None:
+    assert cli.run(["show", "--json", TT]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["modes"]["i1"] == {"size": 7, "role": "in"}
+    (term,) = found["terms"]
+    assert term["cores"]["G2"] == {"edges": ["r1", "i2", "o2", "r2"], "shape": [20, 4, 5, 20]}
+    assert term["bonds"]["r1"] == {"size": 20, "useful": 35, "ends": ["G1", "G2"]}
+
+
+# --- around every command --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.cli.commands)])
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_every_command_explains_itself(command: list[str], option: str, capfd: Printed) -> None:
+    assert cli.run([*command, option]) == 0
+    printed = capfd.readouterr()
+    assert printed.out.startswith(f"Usage: tnmars {' '.join(command)}".rstrip())
+    assert printed.err == ""
+
+
+def test_the_version(capfd: Printed) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capfd.readouterr().out == f"tnmars, version {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["chek"], ["check"], ["check", "--strct", TT], ["expand"], ["expand", TT, TT]])
+def test_a_call_that_is_wrong_ends_with_2(arguments: list[str], capfd: Printed) -> None:
+    assert cli.run(arguments) == 2
+    assert "Error: " in capfd.readouterr().err
+
+
+def test_a_fault_of_our_own_is_1_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("oh no")
+
+    monkeypatch.setattr(commands, "read_file", broken)
+    monkeypatch.delenv("TNMARS_DEBUG", raising=False)
+    assert cli.run(["check", TT]) == 1
+    assert capfd.readouterr().err == (
+        "internal error: RuntimeError: oh no\n"
+        "  This is a fault of tnmars, not of your input. Please report it with what TNMARS_DEBUG=1 shows.\n"
+    )
+    monkeypatch.setenv("TNMARS_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        cli.run(["check", TT])
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "read_file", interrupted)
+    assert cli.run(["check", TT]) == 130
+    assert capfd.readouterr().err.strip() == "interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tnmars", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_the_script_and_the_module_are_the_same_command() -> None:
+    script = Path(sys.executable).parent / "tnmars"
+    as_script = subprocess.run([script, "check", TT], capture_output=True, timeout=120, check=False)
+    as_module = tnmars("check", TT)
+    assert (as_script.returncode, as_script.stdout) == (as_module.returncode, as_module.stdout) == (0, as_module.stdout)
+
+
+def test_output_is_utf_8_safe_in_a_plain_locale(tmp_path: Path) -> None:
+    """A locale that cannot print a letter must not turn a message into a fault."""
+    path = tmp_path / "named.yaml"
+    path.write_text(Path(TT).read_text().replace("name: tt-linear", "name: größe 😀"), encoding="utf-8")
+    for command in ("check", "expand", "show"):
+        done = tnmars(command, str(path), LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii:strict")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["check", TT], ["check", LOOSE], ["expand", TT], ["show", TT], ["show", "--json", TT], ["schema"], ["-h"]],
+    ids=" ".join,
+)
+def test_no_command_loads_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom tnmars.cli import run\n"
+        f"assert run({arguments!r}) == 0\n"
+        "print([name for name in ('torch', 'numpy', 'networkx') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"

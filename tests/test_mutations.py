@@ -1,0 +1,158 @@
+"""Whatever a file holds, `tnmars check` ends soon, with 0 or 2, and says where the problem is.
+
+The limits are the system's: a child process that goes beyond them is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mutator import BOMBS, mutations, sources
+from strategies import cases
+
+from tnmars.cli import run
+
+SECONDS = 1
+MEGABYTES = 200
+BATCH = 50
+
+
+@dataclass
+class Outcome:
+    """How the check of one file ended."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+def _pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def check(data: bytes, directory: Path) -> Outcome:
+    """Runs `tnmars check` on a text in a child of this process that the system stops beyond the limits."""
+    path, log = directory / "spec.yaml", directory / "output"
+    path.write_bytes(data)
+    child = os.fork()
+    if child == 0:
+        _end_with_check(path, log)
+    _, status, used = os.wait4(child, 0)
+    return Outcome(
+        os.waitstatus_to_exitcode(status),
+        log.read_text(encoding="utf-8", errors="replace"),
+        used.ru_utime + used.ru_stime,
+    )
+
+
+def _end_with_check(path: Path, log: Path) -> None:
+    """The child's part; never returns."""
+    status = 99
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        _limit()
+        os.chdir(path.parent)
+        status = run(["check", path.name])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _limit() -> None:
+    """Lets this process have so much more memory and processor time, and no more."""
+    room = _pages() + MEGABYTES * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+def complaint(outcome: Outcome) -> str:
+    """What is wrong with the way a check ended, if anything."""
+    if outcome.status not in (0, 2):
+        return f"ended with {outcome.status} after {outcome.seconds:.2f} s"
+    if "Traceback" in outcome.output or "internal error" in outcome.output:
+        return "shows its insides"
+    if outcome.status == 2 and not re.search(r"^spec\.yaml:\d+:\d+: .*error", outcome.output, re.MULTILINE):
+        return "does not say where the problem is"
+    if outcome.seconds > SECONDS:
+        return f"took {outcome.seconds:.2f} s"
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", outcome.output):
+        return "prints control characters"
+    return ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """Loads what is loaded late: a child then pays for its file alone, not for imports."""
+    for text in sources():
+        with tempfile.NamedTemporaryFile(suffix=".yaml") as stream:
+            stream.write(text.encode())
+            stream.flush()
+            assert run(["check", stream.name]) == 0
+            assert run(["check", stream.name, "--set", "nothing=1"]) == 2
+
+
+@pytest.mark.parametrize("batch", range(0, cases(5000), BATCH))
+def test_a_mutated_file_is_read_or_refused_with_a_place(batch: int, tmp_path: Path) -> None:
+    wrong = {}
+    for name, data in mutations(batch, batch + BATCH):
+        outcome = check(data, tmp_path)
+        if complaint(outcome):
+            wrong[name] = (complaint(outcome), data[:2000], outcome.output[-1000:])
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_read_or_refused_with_a_place(name: str, tmp_path: Path) -> None:
+    data = BOMBS[name]
+    outcome = check(data.encode() if isinstance(data, str) else data, tmp_path)
+    assert complaint(outcome) == "", outcome.output[-1000:]
+
+
+def test_the_limits_can_be_reached(tmp_path: Path) -> None:
+    """A test of the test: without limits of ours, a slow or greedy file would be caught."""
+    data = b"x"
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(data)
+    slow, greedy = "while True: pass", "held = bytearray(400 * 2**20)"
+    for body in (slow, greedy):
+        child = os.fork()
+        if child == 0:
+            try:
+                _limit()
+                exec(body)  # noqa: S102
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_a_mutated_file_in_a_process_of_its_own(at: int, tmp_path: Path) -> None:
+    ((_, data),) = mutations(at, at + 1, seed=1)
+    (tmp_path / "spec.yaml").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-m", "tnmars", "check", "spec.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    output = (done.stdout + done.stderr).decode("utf-8", "replace")
+    assert complaint(Outcome(done.returncode, output, 0)) == "", output
+
+
+def test_mutations_are_the_same_for_the_same_seed() -> None:
+    assert list(mutations(0, 30)) == list(mutations(0, 30))
+    assert list(mutations(0, 30)) != list(mutations(0, 30, seed=1))

@@ -1,0 +1,178 @@
+"""Timings on this machine: a cost model that fits it, and the fastest of a few close candidates.
+
+Everything is timed in the number of threads that torch has at the moment. The shipped constants come from this very
+procedure, on one thread of a server CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tnmars.errors import TnmarsError
+from tnmars.files import write_text
+from tnmars.plan.cost import CostModel
+from tnmars.plan.steps import last_run
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A timed operation: the method of the model that prices it, with its arguments, and how long it took."""
+
+    method: str
+    arguments: tuple[int, ...]
+    seconds: float
+
+    def price(self, model: CostModel) -> float:
+        found: float = getattr(model, self.method)(*self.arguments)
+        return found
+
+
+SHAPES = (
+    *((1, 1, 784, 625), (1, 1, 128, 128), (1, 8, 64, 64), (1, 32, 4096, 64), (1, 128, 784, 625), (1, 128, 64, 512)),
+    *((1, 128, 1024, 1024), (1, 700, 20, 700), (1, 3584, 28, 75), (1, 3200, 84, 25), (1, 4096, 16, 8)),
+    *((1, 2048, 128, 64), (1, 2048, 1024, 16), (1, 512, 512, 512), (1, 35, 20, 400), (1, 16384, 8, 128)),
+    *((1, 65536, 10, 40), (16, 32, 32, 32), (128, 25, 84, 25), (64, 28, 20, 28), (625, 28, 20, 28), (4, 128, 512, 8)),
+    *((4, 1024, 8, 64), (1024, 4, 40, 16), (32, 64, 1024, 64), (8, 256, 256, 256), (2000, 1, 16, 16)),
+    (2000, 32, 16, 8),
+)
+"""Matrix products: batch, rows, depth, columns."""
+
+COPIES = (
+    ((25, 28, 25, 28), (0, 2, 1, 3)),
+    ((7, 5, 4, 5, 7, 5, 4, 5), (0, 2, 4, 6, 1, 3, 5, 7)),
+    ((128, 28, 28), (0, 2, 1)),
+    ((128, 64, 64, 8), (0, 2, 1, 3)),
+    ((32, 8, 8, 8, 64), (0, 2, 1, 4, 3)),
+    ((700, 20), (1, 0)),
+    ((64, 64, 64), (2, 1, 0)),
+    ((4, 8, 16, 512), (3, 0, 1, 2)),
+    ((1024, 4096), (1, 0)),
+    ((10, 4, 10), (1, 0, 2)),
+)
+"""Permuting copies: shape and order."""
+
+ELEMENTS = (100, 10_000, 300_000, 4_000_000)
+CONVOLUTIONS = (
+    *((8, 128, 128, 3, 56), (8, 32, 32, 3, 56), (8, 128, 32, 1, 56), (8, 32, 128, 1, 56), (8, 64, 64, 3, 14)),
+    (1, 16, 16, 3, 32),
+)
+"""Batch, channels in and out, taps, image."""
+RANGE = 6.0
+"""How far, as a factor, a fitted constant may be from the shipped one: a few timings do not tell all of them apart."""
+ROWS = ((4000, 256), (2000, 64), (100, 16))
+
+
+def best_time(action: Callable[[], object], budget: float = 0.05) -> float:
+    """The shortest time of a few runs, in seconds of this process."""
+    action()
+    spent, shortest = 0.0, float("inf")
+    while spent < budget:
+        start = time.perf_counter()
+        action()
+        took = time.perf_counter() - start
+        shortest = min(shortest, took)
+        spent += took
+    return shortest
+
+
+@torch.no_grad()
+def samples(budget: float = 0.05) -> list[Sample]:
+    """Timed operations of every sort that the model knows."""
+    return [Sample(method, arguments, best_time(action, budget)) for method, arguments, action in _operations()]
+
+
+def _operations() -> Iterator[tuple[str, tuple[int, ...], Callable[[], object]]]:
+    for batch, rows, depth, columns in SHAPES:
+        one, two = torch.randn(batch, rows, depth), torch.randn(batch, depth, columns)
+        product = partial(torch.bmm, one, two) if batch > 1 else partial(torch.mm, one[0], two[0])
+        yield "matmul", (batch, rows, columns, depth), product
+    for shape, order in COPIES:
+        value = torch.randn(shape)
+        labels = tuple(map(str, range(len(shape))))
+        run, jumps = last_run(labels, tuple(map(str, order)), dict(zip(labels, shape, strict=True)))
+        yield "copy", (value.numel(), run, jumps), value.permute(order).contiguous
+    for count in ELEMENTS:
+        yield "elementwise", (3 * count, count), partial(torch.mul, torch.randn(count), torch.randn(count))
+    for batch, inside, outside, taps, image in CONVOLUTIONS:
+        value, weight = torch.randn(batch, inside, image, image), torch.randn(outside, inside, taps, taps)
+        pixels = batch * image * image
+        numbers = (pixels * inside * outside * taps * taps, pixels * (inside + outside), min(inside, outside))
+        yield "conv", numbers, partial(torch.nn.functional.conv2d, value, weight, padding=taps // 2)
+    for rows, width in ROWS:
+        table, index = torch.randn(5000, width), torch.randint(0, 5000, (rows,))
+        yield "gather", (rows * width,), partial(torch.nn.functional.embedding, index, table)
+
+
+def error(model: CostModel, found: Sequence[Sample]) -> float:
+    """The mean squared error of the model's logarithm."""
+    return sum((log(sample.price(model)) - log(sample.seconds)) ** 2 for sample in found) / len(found)
+
+
+def fit(found: Sequence[Sample], start: CostModel | None = None, rounds: int = 3000, seed: int = 0) -> CostModel:
+    """The constants that fit some timings best, from a random descent that starts at the shipped ones."""
+    draw = random.Random(seed)
+    shipped = best = start or CostModel()
+    least = error(best, found)
+    names = [
+        entry.name
+        for entry in fields(CostModel)
+        if entry.name not in ("item", "fresh_bytes", "large_bytes", "large_rate")
+    ]
+    for turn in range(rounds):
+        spread = 0.5 * (1 - turn / rounds) + 0.02
+        chosen = draw.sample(names, draw.choice((1, 1, 2, 3)))
+        factors: dict[str, Any] = {name: getattr(best, name) * exp(draw.gauss(0, spread)) for name in chosen}
+        trial = replace(best, **factors)
+        if any(not 1 / RANGE <= getattr(trial, name) / getattr(shipped, name) <= RANGE for name in chosen):
+            continue
+        score = error(trial, found)
+        if score < least:
+            best, least = trial, score
+    return best
+
+
+def calibrate(budget: float = 0.05) -> CostModel:
+    """A cost model for this machine."""
+    return fit(samples(budget))
+
+
+def cache_file() -> Path:
+    """Where the calibrated model of this machine is kept, in the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "tnmars" / "cost_model.json"
+
+
+def save_model(model: CostModel, path: Path | None = None) -> Path:
+    """Writes a cost model to the cache folder."""
+    target = path or cache_file()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, json.dumps(model.to_json(), indent=1) + "\n")
+    return target
+
+
+def machine_model() -> CostModel:
+    """The calibrated model of this machine where there is one, else the shipped one.
+
+    `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
+    """
+    path = cache_file()
+    if os.environ.get("TNMARS_COST_MODEL") == "shipped" or not path.exists():
+        return CostModel()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = {entry.name for entry in fields(CostModel)} - {"item"}
+        constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
+        return replace(CostModel(), **constants)
+    except (OSError, ValueError, AttributeError, TypeError):
+        raise TnmarsError(f"{path}: is not a cost model; run 'tnmars calibrate' again, or remove the file.") from None
