@@ -166,8 +166,9 @@ class _Writer:
         if isinstance(instruction, Matmul):
             left, right = self._of(instruction.left), self._of(instruction.right)
             ranks = (len(self.axes[instruction.left]), len(self.axes[instruction.right]))
-            function = {(2, 2): "torch.mm", (3, 3): "torch.bmm"}.get(ranks, "torch.matmul")
-            return f"{function}({left}, {right})"
+            if ranks == (2, 3):  # torch.matmul would fold the batch, which is slow in the backward pass
+                return f"torch.bmm({left}.expand({right}.shape[0], -1, -1), {right})"
+            return f"torch.{'mm' if ranks == (2, 2) else 'bmm'}({left}, {right})"
         if isinstance(instruction, Times):
             return f"{self._of(instruction.left)} * {self._of(instruction.right)}"
         if isinstance(instruction, Plus):
@@ -200,6 +201,8 @@ class _Writer:
     def _conv(self, instruction: Conv) -> str:
         source, weight = self._of(instruction.source), self._of(instruction.weight)
         groups = f", groups={instruction.groups}" if instruction.groups > 1 else ""
+        if not instruction.spatial and not groups:  # pointwise: a product is as fast as a convolution, or faster
+            return f"torch.bmm({weight}.expand({source}.shape[0], -1, -1), {source})"
         if not instruction.spatial:
             return f"F.conv1d({source}, {weight}{groups})"
         return f"F.conv{self.frame.spatial}d({source}, {weight}{self._options(instruction.spatial)}{groups})"

@@ -134,23 +134,28 @@ def layer_forms(graph: Graph, batch: int, weighing: Weighing, image: int = 32, o
             _dense_layer(graph, form, frame, batch, weighing, image)
             for form in weight_forms(graph, weighing, optimizer)
         ]
-    networks = [nets.layer_network(graph, terms, batch, image).without_ones() for terms in nets.groups(graph)]
-    axes = _output_axes(graph, networks[0])
+    for stacked in nets.groupings(graph):
+        networks = [nets.layer_network(graph, terms, batch, image).without_ones() for terms in stacked]
+        found += _pushed(graph, networks, frame, weighing, optimizer)
+    return sorted(found, key=lambda form: form.cost)
+
+
+def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weighing, optimizer: str) -> Iterator[Form]:
+    """The forms that push the input through the cores, or through parts made of them."""
+    axes = _solid(_output_axes(graph, networks[0]), networks[0])
     per_network = [candidates(network, weighing, optimizer) for network in networks]
     for name in dict.fromkeys(name for trees in per_network for name in trees):
         if name == "dense" and graph.rules.layout:
             continue
         steps, cost = [], 0.0
         for network, trees in zip(networks, per_network, strict=True):
-            layout = Layout(network, weighing)
-            way = layout.try_best(trees.get(name) or next(iter(trees.values())))
+            way = Layout(network, weighing).try_best(trees.get(name, next(iter(trees.values()))))
             if way is None:
                 break
             steps.append(way.step)
             cost += weighing.total(way)
-        if len(steps) == len(networks):
-            found.append(Form(name, lower(networks, steps, _solid(axes, networks[0])), frame, cost))
-    return sorted(found, key=lambda form: form.cost)
+        else:
+            yield Form(name, lower(networks, steps, axes), frame, cost)
 
 
 def _output_axes(graph: Graph, network: Network) -> Groups:

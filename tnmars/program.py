@@ -285,7 +285,7 @@ class Lowering:
             kernel = tuple(size if axis in step.axes else 1 for axis, size in enumerate(self.network.kernel))
         else:
             inside = ((*step.rest, *step.before),)
-            kernel = (1,)
+            kernel = (1,) if step.batch else ()
         flat = self.arrange(self.lower(step.left), (channels, (*step.depth, *step.taps)))
         weight = self._add(Kernel(self._next(), (channels, (*step.depth, *step.taps)), flat, kernel))
         source = self.arrange(self.lower(step.right), (step.lead, (*step.batch, *step.depth), *inside))

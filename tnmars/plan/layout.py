@@ -119,10 +119,13 @@ class Layout:
         order = leaf.labels if leaf.is_core else tuple(label for label in leaf.labels if label not in self.taps)
         step: Step = Load(at, order)
         alone = tuple(label for label in order if label not in kept)
-        if not alone:
-            return Way(step, 0.0, 0.0)
-        cost = self._times(self.model.elementwise(self._volume(leaf.labels), 1))
-        return Way(Sum(step, alone), cost, cost if leaf.is_core else 0.0)
+        cost = 0.0
+        if leaf.is_core and len(leaf.names) > 1:
+            cost += self._times(self.model.elementwise(2 * self._volume(order), self._volume(order)), 1.0)
+        if alone:
+            cost += self._times(self.model.elementwise(self._volume(order), 1))
+            step = Sum(step, alone)
+        return Way(step, cost, cost if leaf.is_core else 0.0)
 
     def _gather(self, way: Way) -> Way:
         order = way.step.order

@@ -17,6 +17,9 @@ from tnmars.graph import Graph, Role, Term
 BATCH = "@@b"
 TOKENS = "@@n"
 
+MAX_APART = 8
+"""Up to how many terms a plan that computes each by itself is considered."""
+
 Labels = tuple[str, ...]
 
 
@@ -102,6 +105,13 @@ def groups(graph: Graph) -> tuple[tuple[Term, ...], ...]:
     for term in graph.terms:
         found.setdefault((term.bonds, term.cores), []).append(term)
     return tuple(map(tuple, found.values()))
+
+
+def groupings(graph: Graph) -> list[tuple[tuple[Term, ...], ...]]:
+    """Ways to compute the terms: equal ones stacked; or, if they are few, each by itself, which copies no core."""
+    stacked = groups(graph)
+    apart = tuple((term,) for term in graph.terms)
+    return [stacked] if stacked == apart or len(apart) > MAX_APART else [stacked, apart]
 
 
 def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:

@@ -7,6 +7,7 @@ are parts made of cores alone; so the search finds the best parts first, then th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tnmars.plan.layout import Tree, Weighing, leaves_of
 from tnmars.plan.network import Network
@@ -18,7 +19,7 @@ Members = frozenset[int]
 
 
 def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") -> dict[str, Tree]:
-    """Trees by the name of their form: `push`, `dense`, `parts` and `path`; equal ones once."""
+    """Trees by the name of their form: `push`, `dense`, `parts`, `blocks` and `path`; equal ones once."""
     cores = list(network.cores)
     found: dict[str, Tree] = {}
     if not network.inputs:
@@ -35,11 +36,25 @@ def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") ->
         if search.is_small and len(network.inputs) == 1:
             found["push"] = search.spine(singles=True)
             found["parts"] = search.spine(singles=False)
+            found["blocks"] = Search(network, _coarse(weighing)).spine(singles=False)
             found["dense"] = (search.best(frozenset(cores)), network.inputs[0])
     unique: dict[Tree, str] = {}
     for name, tree in found.items():
         unique.setdefault(tree, name)
     return {name: tree for tree, name in unique.items()}
+
+
+def _coarse(weighing: Weighing) -> Weighing:
+    """A weighing that dislikes small and skinny products even more: its parts are larger, and sometimes better."""
+    model = weighing.model
+    coarse = replace(
+        model,
+        half_columns=4 * model.half_columns,
+        half_depth=3 * model.half_depth,
+        call=3 * model.call,
+        rate=model.rate / 3,
+    )
+    return replace(weighing, model=coarse)
 
 
 def _join(core_tree: Tree, network: Network, inputs: Sequence[int], optimizer: str) -> Tree:
