@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 # Tensors in tests are tiny: threads only make them slower, and sums different from run to run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["TNMARS_COST_MODEL"] = "shipped"
 # `from strategies import ...` also where pytest's import mode does not add this directory.
 sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120
 

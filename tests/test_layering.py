@@ -50,7 +50,9 @@ measure
 estimate
 choice
 draw.*
+explain
 cli.graphs
+cli.plans
 {TORCH_LINE}
 calibrate
 init
@@ -66,7 +68,7 @@ __main__
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli", "cli.graphs"},
+    "click": {"cli", "cli.graphs", "cli.plans"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
 }

@@ -7,7 +7,6 @@ procedure, on one thread of a server CPU.
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,8 @@ from typing import Any
 
 import torch
 
-from tnmars.errors import TnmarsError
 from tnmars.files import write_text
-from tnmars.plan.cost import CostModel
+from tnmars.plan.cost import CostModel, cache_file
 from tnmars.plan.steps import last_run
 
 
@@ -147,32 +145,9 @@ def calibrate(budget: float = 0.05) -> CostModel:
     return fit(samples(budget))
 
 
-def cache_file() -> Path:
-    """Where the calibrated model of this machine is kept, in the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "tnmars" / "cost_model.json"
-
-
 def save_model(model: CostModel, path: Path | None = None) -> Path:
     """Writes a cost model to the cache folder."""
     target = path or cache_file()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, json.dumps(model.to_json(), indent=1) + "\n")
     return target
-
-
-def machine_model() -> CostModel:
-    """The calibrated model of this machine where there is one, else the shipped one.
-
-    `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
-    """
-    path = cache_file()
-    if os.environ.get("TNMARS_COST_MODEL") == "shipped" or not path.exists():
-        return CostModel()
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        known = {entry.name for entry in fields(CostModel)} - {"item"}
-        constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
-        return replace(CostModel(), **constants)
-    except (OSError, ValueError, AttributeError, TypeError):
-        raise TnmarsError(f"{path}: is not a cost model; run 'tnmars calibrate' again, or remove the file.") from None

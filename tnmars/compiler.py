@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
-from tnmars.calibrate import machine_model
 from tnmars.choice import plans
 from tnmars.forms import weight_forms
 from tnmars.graph import Graph
 from tnmars.module import TNModule
-from tnmars.plan.cost import CostModel
+from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
 from tnmars.tuning import tuned_plans
 

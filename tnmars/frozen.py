@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tnmars.calibrate import machine_model
 from tnmars.choice import frozen
 from tnmars.counts import count
 from tnmars.errors import TnmarsError
 from tnmars.forms import Form
 from tnmars.graph import Role
 from tnmars.module import Shell, TNModule, code, layers
+from tnmars.plan.cost import machine_model
 from tnmars.tuning import tuned_frozen
 
 COMPACT = 2

@@ -11,7 +11,7 @@ import sys
 import click
 
 from tnmars import __version__
-from tnmars.cli import graphs
+from tnmars.cli import graphs, plans
 from tnmars.errors import TnmarsError
 
 
@@ -21,8 +21,9 @@ def cli() -> None:
     """Tensor-network graphs to PyTorch modules, with automatic rank selection."""
 
 
-for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema):
+for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate):
     cli.add_command(_command)
+cli.add_command(plans.compile_, "compile")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -43,7 +43,8 @@ def _read(file: str, params: dict[str, int]) -> Spec:
     return read(sys.stdin.buffer.read(MAX_BYTES + 1), params) if file == "-" else read_file(file, params)
 
 
-def _graph(file: str, params: dict[str, int]) -> Graph:
+def read_graph(file: str, params: dict[str, int]) -> Graph:
+    """The graph of a file, or of standard input."""
     spec = _read(file, params)
     if spec.graph is None:
         raise SpecError(spec.problems, source=file)
@@ -142,7 +143,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
     """Print the explicit graph of FILE: families, copies and parameters written out."""
     from tnmars.spec.writer import document, dump
 
-    graph = _graph(file, params)
+    graph = read_graph(file, params)
     click.echo(json.dumps(document(graph), indent=1, ensure_ascii=False) if as_json else dump(graph), nl=as_json)
 
 
@@ -159,7 +160,7 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
     from tnmars import draw
     from tnmars.files import write_text
 
-    graph = _graph(file, params)
+    graph = read_graph(file, params)
     if output is not None:
         writers = {".svg": draw.svg, ".dot": draw.dot, ".html": draw.html}
         ending = Path(output).suffix.lower()

@@ -6,7 +6,13 @@ skinny matrices, and bytes moved. Counts of operations are exact; seconds are es
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tnmars.errors import TnmarsError
 
 
 @dataclass(frozen=True)
@@ -86,3 +92,26 @@ class CostModel:
 
     def to_json(self) -> dict[str, float]:
         return asdict(self)
+
+
+def cache_file() -> Path:
+    """Where the calibrated model of this machine is kept, in the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "tnmars" / "cost_model.json"
+
+
+def machine_model() -> CostModel:
+    """The calibrated model of this machine where there is one, else the shipped one.
+
+    `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
+    """
+    path = cache_file()
+    if os.environ.get("TNMARS_COST_MODEL") == "shipped" or not path.exists():
+        return CostModel()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = {entry.name for entry in fields(CostModel)} - {"item"}
+        constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
+        return replace(CostModel(), **constants)
+    except (OSError, ValueError, AttributeError, TypeError):
+        raise TnmarsError(f"{path}: is not a cost model; run 'tnmars calibrate' again, or remove the file.") from None

@@ -1,0 +1,95 @@
+"""`plan`, `compile` and `calibrate`: what the compiler makes of a graph. Only `calibrate` imports torch."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tnmars.cli.graphs import FILE, JSON, SET, read_graph
+from tnmars.errors import TnmarsError
+
+
+def _batches(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) <= 10**9 for part in parts):
+        raise click.BadParameter(f"'{text}' is not a list of batch sizes, such as 1,32,1024.")
+    return tuple(map(int, parts))
+
+
+BATCH = click.option("--batch", default="1,32,1024", show_default=True, callback=_batches, help="Batch sizes.")
+TRAIN = click.option("--train", is_flag=True, help="Plan for training steps, not for inference.")
+IMAGE = click.option("--image", type=click.IntRange(1, 4096), default=32, show_default=True, help="Side of the image.")
+
+
+@click.command()
+@FILE
+@SET
+@BATCH
+@TRAIN
+@IMAGE
+@click.option("--all", "everything", is_flag=True, help="Show every candidate, not only the one that is taken.")
+@JSON
+def plan(
+    file: str, params: dict[str, int], batch: tuple[int, ...], train: bool, image: int, everything: bool, as_json: bool
+) -> None:
+    """Show how FILE is contracted for some batch sizes: order, multiply-adds and bytes, against dense."""
+    from tnmars.choice import choose
+    from tnmars.explain import explain, table
+    from tnmars.plan.cost import machine_model
+    from tnmars.plan.layout import Weighing
+
+    graph = read_graph(file, params)
+    if not graph.terms:
+        raise TnmarsError(f"{file}: the graph has no terms, so there is nothing to contract.")
+    model = machine_model()
+    found = []
+    for size in batch:
+        forms = choose(graph, size, Weighing(model, train), image)
+        found += [
+            explain(graph, form, size, model, grad=train, image=image) for form in forms[: None if everything else 1]
+        ]
+    if as_json:
+        click.echo(json.dumps([entry.to_json() for entry in found], indent=1))
+    else:
+        click.echo("\n\n".join(map(table, found)))
+
+
+@click.command()
+@FILE
+@SET
+@click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="The nominal batch.")
+@TRAIN
+@IMAGE
+def compile_(file: str, params: dict[str, int], batch: int, train: bool, image: int) -> None:
+    """Print the Python source that is emitted for FILE."""
+    from tnmars.choice import choose
+    from tnmars.emit import emit
+    from tnmars.plan.cost import machine_model
+    from tnmars.plan.layout import Weighing
+
+    graph = read_graph(file, params)
+    if not graph.terms:
+        raise TnmarsError(f"{file}: the graph has no terms, so there is nothing to emit.")
+    form = choose(graph, batch, Weighing(machine_model(), train), image)[0]
+    click.echo(emit(form.program, form.frame), nl=False)
+
+
+@click.command()
+@click.option("--show", is_flag=True, help="Print the constants; write nothing.")
+def calibrate(show: bool) -> None:
+    """Time this machine and keep a cost model for it in the user's cache folder."""
+    from tnmars import calibrate as timings
+    from tnmars.plan.cost import CostModel
+
+    click.echo("timing matrix products, copies, convolutions and look-ups; this takes about ten seconds", err=True)
+    samples = timings.samples()
+    model = timings.fit(samples)
+    before, after = timings.error(CostModel(), samples) ** 0.5, timings.error(model, samples) ** 0.5
+    if show:
+        click.echo(json.dumps(model.to_json(), indent=1))
+        return
+    path = timings.save_model(model)
+    click.echo(
+        f"wrote {path}; typical error of a step's time: factor {2.718**after:.2f} (shipped: {2.718**before:.2f})"
+    )
