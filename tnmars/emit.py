@@ -261,21 +261,28 @@ class _Writer:
         return " ".join([*data, *([str(fixed)] if fixed != 1 or not data else [])])
 
     def _index(self, labels: Labels) -> list[str]:
-        """The row number in the table of some looked-up modes."""
-        strides = {label: (stride, size) for label, stride, size in self.frame.strides}
+        """The row number in the table of some looked-up modes; neighbouring modes are one digit of the index."""
         position = {label: at for at, (label, _, _) in enumerate(self.frame.strides)}
+        digits: list[tuple[int, int, int]] = []  # first position, stride and size
+        for label in labels:
+            _, stride, size = self.frame.strides[position[label]]
+            is_next = bool(digits) and digits[-1][1] == stride * size and not self.frame.columns
+            if is_next:
+                digits[-1] = (digits[-1][0], stride, digits[-1][2] * size)
+            else:
+                digits.append((position[label], stride, size))
         terms = []
         weight = 1
-        for label in reversed(labels):
-            stride, size = strides[label]
-            if self.frame.columns:
-                digit = f"index[:, {position[label]}]"
-            else:
-                digit = f"index // {stride}" if stride != 1 else "index"
-                digit += f" % {size}" if position[label] else ""
-            terms.append(f"({digit}) * {weight}" if weight != 1 else f"({digit})" if " " in digit else digit)
+        for first, stride, size in reversed(digits):
+            text = f"index[:, {first}]" if self.frame.columns else self._digit(first, stride, size)
+            terms.append(f"({text}) * {weight}" if weight != 1 else f"({text})" if " " in text else text)
             weight *= size
         return [f"row = {' + '.join(reversed(terms))}"]
+
+    @staticmethod
+    def _digit(first: int, stride: int, size: int) -> str:
+        text = f"index // {stride}" if stride != 1 else "index"
+        return f"{text} % {size}" if first else text
 
     def _opening(self) -> list[str]:
         lines = []

@@ -74,13 +74,13 @@ class Layout:
 
     def best(self, tree: Tree) -> Way:
         """The cheapest way to compute a tree with its result in the order of the output."""
-        wanted = self.network.output
-        is_fixed = all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
-        finished = []
-        for way in self.ways(tree):
-            copy = self._copy(way.step.order, wanted)
-            finished.append(Way(way.step, way.cost + copy, way.fixed + (copy if is_fixed else 0.0)))
-        return min(finished, key=self.weighing.total)
+        found = self._find(tree, self.network.output)[0]
+        copy = self._copy(found.step.order, self.network.output)
+        return Way(found.step, found.cost + copy, found.fixed + (copy if self._is_fixed(tree) else 0.0))
+
+    def _is_fixed(self, tree: Tree) -> bool:
+        """Whether a tree depends on cores alone."""
+        return all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
 
     def try_best(self, tree: Tree) -> Way | None:
         """The same, or None where the tree cannot be computed step by step, as when two cores share a kernel mode."""
@@ -92,14 +92,15 @@ class Layout:
             self._ways[tree] = self._find(tree)
         return self._ways[tree]
 
-    def _find(self, tree: Tree) -> list[Way]:
+    def _find(self, tree: Tree, wanted: Labels | None = None) -> list[Way]:
+        """The ways that are followed: the cheapest, counting the copy into a wanted order where there is one."""
         if isinstance(tree, int):
             return [self._load(tree)]
         if isinstance(tree, Rows):
             return [self._gather(way) for way in self.ways(tree.part)]
         members = leaves_of(tree)
         kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
-        is_fixed = all(self.network.leaves[at].is_core for at in members) and not _has_rows(tree)
+        is_fixed = self._is_fixed(tree)
         found: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
         for one in self.ways(tree[0]):
             for two in self.ways(tree[1]):
@@ -108,6 +109,8 @@ class Layout:
                     total = spent + cost
                     done = total if is_fixed else fixed
                     rank = total - done if self.weighing.folded else total
+                    if wanted is not None and not (is_fixed and self.weighing.folded):
+                        rank += self._copy(order, wanted)
                     if order not in found or (rank, total) < found[order][:2]:
                         found[order] = (rank, total, done, make)
         ranked = sorted(found.values(), key=lambda entry: entry[:2])[:KEEP]
