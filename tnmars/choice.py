@@ -6,8 +6,9 @@ chunks, so that intermediates stay small.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 from tnmars.counts import count
@@ -28,14 +29,38 @@ MEMORY = 8
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The form taken up to a batch size."""
+class Bucket:
+    """A range of batch sizes that share a plan."""
 
-    form: Form
+    batch: int
+    """The batch that the plan is made for."""
     limit: float
     """The largest batch that it is for."""
-    batch: int
-    """The batch it was made for."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Makes the plans of a layer, one for each range of batch sizes and each mode: `train` and `infer`."""
+
+    graph: Graph
+    model: CostModel
+    nominal: int
+    image: int = 32
+    optimizer: str = "auto"
+    decide: Callable[[Graph, Sequence[Form], int, str, int], Form] | None = None
+    """Chooses among forms, best first by estimate; by default the first."""
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The ranges, the smallest first; between two of them the ratio decides."""
+        batches = sorted({*(TOKEN_COUNTS if _is_lookup(self.graph) else BATCHES), self.nominal})
+        limits = [(batch * after) ** 0.5 for batch, after in pairwise(batches)]
+        return tuple(Bucket(batch, limit) for batch, limit in zip(batches, [*limits, float("inf")], strict=True))
+
+    def plan(self, mode: str, batch: int) -> Form:
+        """The form that is taken for a batch."""
+        forms = choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
+        return forms[0] if self.decide is None else self.decide(self.graph, forms, batch, mode, self.image)
 
 
 def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
@@ -51,7 +76,7 @@ def candidates(graph: Graph, batch: int, weighing: Weighing, image: int = 32, op
         return lookup_forms(graph, batch, weighing, optimizer)
     if graph.of_role(Role.FREE):
         return (
-            weight_forms(graph, weighing, optimizer)[:1]
+            list(weight_forms(graph, weighing, optimizer)[:1])
             if batch == 0
             else lookup_forms(graph, batch, weighing, optimizer)
         )
@@ -111,38 +136,5 @@ def _proportion(graph: Graph, batch: int, image: int) -> int:
     return numbers.cores + numbers.dense + pixels * (inside + graph.out_features)
 
 
-def plans(
-    graph: Graph,
-    model: CostModel,
-    *,
-    grad: bool,
-    nominal: int,
-    image: int = 32,
-    optimizer: str = "auto",
-    pick: Callable[[int], Form] | None = None,
-) -> tuple[Plan, ...]:
-    """The plans of a layer, one for each range of batch sizes; neighbours with the same program are one.
-
-    `pick` chooses the form for a batch, by default the cheapest by estimate.
-    """
-    if not graph.terms:
-        return ()
-    pick = pick or (lambda batch: choose(graph, batch, Weighing(model, grad), image, optimizer)[0])
-    batches = sorted({*(TOKEN_COUNTS if _is_lookup(graph) else BATCHES), nominal})
-    found: list[Plan] = []
-    for at, batch in enumerate(batches):
-        form = pick(batch)
-        limit = (batch * batches[at + 1]) ** 0.5 if at + 1 < len(batches) else float("inf")
-        if found and _same(found[-1].form, form):
-            found[-1] = replace(found[-1], limit=limit)
-        else:
-            found.append(Plan(form, limit, batch))
-    return tuple(found)
-
-
 def _is_lookup(graph: Graph) -> bool:
     return bool(graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE))
-
-
-def _same(one: Form, two: Form) -> bool:
-    return (one.program.instructions, one.frame, one.chunk) == (two.program.instructions, two.frame, two.chunk)

@@ -8,13 +8,11 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
-from tnmars.choice import plans
-from tnmars.forms import weight_forms
+from tnmars.choice import Planner
 from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.plan.cost import CostModel, machine_model
-from tnmars.plan.layout import Weighing
-from tnmars.tuning import tuned_plans
+from tnmars.tuning import fastest
 
 
 def compile(
@@ -34,8 +32,9 @@ def compile(
     """The layer of a graph, or of the one in a spec file.
 
     `batch` (and `image`, the side of a convolution's input) are nominal: `torch.compile` and `torch.export` take the
-    plan made for them; other sizes have plans too. `tune` times close candidates on this machine. Options of the
-    layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or the weight's variance.
+    plan made for them; other sizes get plans of their own when they come. `tune` times close candidates on this
+    machine. Options of the layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or
+    the variance of the weight.
     """
     found = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
@@ -43,12 +42,6 @@ def compile(
     if options:
         merged = {**dict(found.options), **options}
         found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
-    machine = model or machine_model()
-    made = {}
-    for mode in ("train", "infer"):
-        if tune and found.terms:
-            made[mode] = tuned_plans(found, machine, grad=mode == "train", nominal=batch, image=image)
-        else:
-            made[mode] = plans(found, machine, grad=mode == "train", nominal=batch, image=image, optimizer=optimizer)
-    weight = weight_forms(found, Weighing(machine), optimizer)[0] if found.terms else None
-    return TNModule(found, made, weight, nominal=batch, rule=init, device=device, dtype=dtype)
+    decide = fastest if tune else None
+    planner = Planner(found, model or machine_model(), batch, image, optimizer, decide)
+    return TNModule(planner, rule=init, device=device, dtype=dtype)

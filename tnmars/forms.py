@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import lru_cache
 from math import prod
 
 from tnmars.emit import Frame
@@ -74,8 +74,9 @@ def _each(value: object, count: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple) else (int(str(value)),) * count
 
 
-def weight_forms(graph: Graph, weighing: Weighing, optimizer: str = "auto") -> list[Form]:
-    """Ways to make the dense weight, in torch's layout or with its two axes swapped."""
+@lru_cache(maxsize=512)
+def weight_forms(graph: Graph, weighing: Weighing, optimizer: str = "auto") -> tuple[Form, ...]:
+    """Ways to make the dense weight, in torch's layout or with its two axes swapped. No batch matters here."""
     roles = graph.rules.layout
     groups = _weight_axes(graph)
     shape = graph.dense_shape
@@ -84,7 +85,7 @@ def weight_forms(graph: Graph, weighing: Weighing, optimizer: str = "auto") -> l
     if len(roles) == 2 and len(groups) == 2:
         swapped = _weight_form(graph, weighing, optimizer, groups[::-1], keep[::-1], shape[::-1])
         found.append(replace(swapped, frame=replace(swapped.frame, is_transposed=True)))
-    return found
+    return tuple(found)
 
 
 def _weight_axes(graph: Graph) -> Groups:
@@ -143,7 +144,7 @@ def layer_forms(graph: Graph, batch: int, weighing: Weighing, image: int = 32, o
 def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weighing, optimizer: str) -> Iterator[Form]:
     """The forms that push the input through the cores, or through parts made of them."""
     axes = _solid(_output_axes(graph, networks[0]), networks[0])
-    per_network = [candidates(network, weighing, optimizer) for network in networks]
+    per_network = _trees(networks, weighing, optimizer)
     for name in dict.fromkeys(name for trees in per_network for name in trees):
         if name == "dense" and graph.rules.layout:
             continue
@@ -156,6 +157,20 @@ def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weigh
             cost += weighing.total(way)
         else:
             yield Form(name, lower(networks, steps, axes), frame, cost)
+
+
+def _trees(networks: list[Network], weighing: Weighing, optimizer: str) -> list[dict[str, Tree]]:
+    """The candidates of each network; those that differ in names alone have the same."""
+    found: dict[object, dict[str, Tree]] = {}
+    result = []
+    for network in networks:
+        places: dict[str, int] = {}
+        shape = tuple(tuple(places.setdefault(label, len(places)) for label in leaf.labels) for leaf in network.leaves)
+        key = (shape, tuple(network.size[label] for label in places))
+        if key not in found:
+            found[key] = candidates(network, weighing, optimizer)
+        result.append(found[key])
+    return result
 
 
 def _output_axes(graph: Graph, network: Network) -> Groups:
@@ -221,13 +236,27 @@ def _row_trees(network: Network, weighing: Weighing, count: int, optimizer: str)
         return
     if not search.is_small or len(cores) < count:
         return
-    for parts in combinations(search.subsets, count):
-        if sum(map(len, parts)) == len(cores) and frozenset().union(*parts) == cores:
-            rows: list[Tree] = [Rows(search.best(part)) for part in parts]
-            yield _chain(rows)
-            if count == 3:
-                yield (rows[0], (rows[1], rows[2]))
-                yield ((rows[0], rows[2]), rows[1])
+    for parts in _partitions(cores, search.subsets, count):
+        rows: list[Tree] = [Rows(search.best(part)) for part in parts]
+        yield _chain(rows)
+        if count == 3:
+            yield (rows[0], (rows[1], rows[2]))
+            yield ((rows[0], rows[2]), rows[1])
+
+
+def _partitions(
+    cores: frozenset[int], subsets: list[frozenset[int]], count: int
+) -> Iterator[tuple[frozenset[int], ...]]:
+    """The ways to split some cores into so many of the given subsets."""
+    if count == 1:
+        if cores in subsets:
+            yield (cores,)
+        return
+    first = min(cores, default=None)
+    for part in subsets:
+        if first in part and part < cores:
+            for rest in _partitions(cores - part, subsets, count - 1):
+                yield (part, *rest)
 
 
 def _chain(trees: list[Tree]) -> Tree:

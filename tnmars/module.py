@@ -1,8 +1,8 @@
 """Plans to `nn.Module`: parameters, bias and the emitted functions, one for each range of batch sizes.
 
-`forward` checks its input against the graph, picks a plan by comparing the batch with the plans' limits, and runs it.
-It is a pure function of input, parameters and buffers. Under `torch.compile` and `torch.export` the plan of the
-nominal batch is taken, without a branch.
+`forward` checks its input against the graph, picks a plan by comparing the batch with a few limits, and runs it. It is
+a pure function of input, parameters and buffers. The plans of the nominal batch are made at once; those of other ranges
+when they are first needed. Under `torch.compile` and `torch.export` the nominal ones are taken, without a branch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import faces, init
-from tnmars.choice import Plan
+from tnmars.choice import Planner
 from tnmars.emit import core_names, emit
-from tnmars.forms import Form
+from tnmars.forms import Form, weight_forms
 from tnmars.graph import Graph, Role
+from tnmars.plan.layout import Weighing
+
+MODES = ("train", "infer")
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,24 @@ class TNModule(Shell):
 
     def __init__(
         self,
-        graph: Graph,
-        plans: Mapping[str, tuple[Plan, ...]],
-        weight: Form | None,
+        planner: Planner,
         *,
-        nominal: int,
         rule: str | float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
+        graph = planner.graph
         super().__init__(graph, device, dtype)
-        self.plans = plans
-        self.nominal = nominal
+        self.planner = planner
         self.rule = rule
-        self._codes = {mode: [(plan.limit, code(plan.form)) for plan in found] for mode, found in plans.items()}
-        self._weight = code(weight) if weight is not None else None
+        self._buckets = planner.buckets
+        self._plans: dict[tuple[str, int], Form] = {}
+        self._codes: dict[tuple[str, int], Code] = {}
+        self._weight: Code | None = None
+        if graph.terms:
+            self._weight = code(weight_forms(graph, Weighing(planner.model), planner.optimizer)[0])
+            for mode in MODES:
+                self.plan(mode, self.nominal)
         self.__dict__["cached"] = None
         self.cores = Cores()
         for name, shape in graph.cores.items():
@@ -153,6 +159,20 @@ class TNModule(Shell):
         return f"{self.graph.kind}, {self.graph.signature}, {count:,} parameters in {len(self.graph.cores)} cores"
 
     @property
+    def nominal(self) -> int:
+        """The batch that `torch.compile` and `torch.export` plan for."""
+        return self.planner.nominal
+
+    def plan(self, mode: str, batch: int) -> Form:
+        """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
+        bucket = next(entry.batch for entry in self._buckets if batch <= entry.limit)
+        if (mode, bucket) not in self._plans:
+            form = self.planner.plan(mode, bucket)
+            self._plans[mode, bucket] = form
+            self._codes[mode, bucket] = code(form)
+        return self._plans[mode, bucket]
+
+    @property
     def source(self) -> str:
         """The emitted code for the nominal batch, with gradients."""
         return self._pick(self.nominal, "train").source if self._weight is not None else "# no term is left\n"
@@ -170,18 +190,22 @@ class TNModule(Shell):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return faces.without_terms(self, self.bias, inputs)
-        made = self._pick(self.nominal if torch.compiler.is_compiling() else batch)
+        mode = "train" if torch.is_grad_enabled() else "infer"
+        made = self._pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
         return made(inputs, self.bias, made.fold(*self._tensors(made)))
 
     def _tensors(self, made: Code) -> list[Tensor]:
         return [self.cores.get(name) for name in made.cores]
 
-    def _pick(self, batch: int, mode: str | None = None) -> Code:
-        codes = self._codes[mode or ("train" if torch.is_grad_enabled() else "infer")]
-        for limit, made in codes:
-            if batch <= limit:
-                return made
-        return codes[-1][1]
+    def _pick(self, batch: int, mode: str) -> Code:
+        for bucket in self._buckets:
+            if batch <= bucket.limit:
+                break
+        found = self._codes.get((mode, bucket.batch))
+        if found is None:
+            self.plan(mode, bucket.batch)
+            found = self._codes[mode, bucket.batch]
+        return found
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, TNModule]]:

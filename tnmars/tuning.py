@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tnmars.choice import Plan, choose, frozen, plans
+from tnmars.choice import frozen
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.module import code
 from tnmars.plan.cost import CostModel
-from tnmars.plan.layout import Weighing
 
 CANDIDATES = 5
 ROUNDS = 7
@@ -81,16 +80,6 @@ def fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: i
     close = list(forms[:CANDIDATES])
     times = interleaved([_action(graph, form, batch, image, mode) for form in close])
     return close[times.index(min(times))]
-
-
-def tuned_plans(graph: Graph, model: CostModel, *, grad: bool, nominal: int, image: int = 32) -> tuple[Plan, ...]:
-    """The plans of a layer, each timed against close candidates."""
-    mode = "train" if grad else "infer"
-
-    def pick(batch: int) -> Form:
-        return fastest(graph, choose(graph, batch, Weighing(model, grad), image), batch, mode, image)
-
-    return plans(graph, model, grad=grad, nominal=nominal, image=image, pick=pick)
 
 
 def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:

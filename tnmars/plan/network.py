@@ -85,18 +85,31 @@ class Network:
         )
         return replace(self, leaves=leaves, output=tuple(label for label in self.output if label in solid))
 
-    def outside(self, members: frozenset[int]) -> frozenset[str]:
-        """The labels that something other than these leaves needs: other leaves, or the output."""
-        found = {*self.output, *self.rows}
+    @cached_property
+    def _kept(self) -> dict[frozenset[int], frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _holders(self) -> dict[str, frozenset[int]]:
+        """The leaves that have each label."""
+        found: dict[str, set[int]] = {}
         for at, leaf in enumerate(self.leaves):
-            if at not in members:
-                found.update(leaf.labels)
-        return frozenset(found)
+            for label in leaf.labels:
+                found.setdefault(label, set()).add(at)
+        return {label: frozenset(leaves) for label, leaves in found.items()}
+
+    @cached_property
+    def _final(self) -> frozenset[str]:
+        return frozenset((*self.output, *self.rows))
 
     def kept(self, members: frozenset[int]) -> frozenset[str]:
-        """The labels of the contraction of these leaves."""
-        inside = {label for at in members for label in self.leaves[at].labels}
-        return frozenset(inside & self.outside(members))
+        """The labels of the contraction of these leaves: those that another leaf or the output needs."""
+        found = self._kept.get(members)
+        if found is None:
+            inside = {label for at in members for label in self.leaves[at].labels}
+            found = frozenset(label for label in inside if label in self._final or not self._holders[label] <= members)
+            self._kept[members] = found
+        return found
 
 
 def groups(graph: Graph) -> tuple[tuple[Term, ...], ...]:

@@ -1,0 +1,63 @@
+"""Chains of convolutions, written by hand for the convolutions of the table, as a careful user of torch would.
+
+Each takes the cores by name, as the graph of the case calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tnmars.bench.plain import Contender
+
+Cores = Mapping[str, Tensor]
+
+
+def _tucker2(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    x = F.conv2d(x, cores["U1"].t()[:, :, None, None])
+    x = F.conv2d(x, cores["G"].permute(3, 0, 1, 2), padding=1)
+    return F.conv2d(x, cores["U2"][:, :, None, None], bias)
+
+
+def _cp(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    x = F.conv2d(x, cores["A1"].t()[:, :, None, None])
+    taps = torch.einsum("hr,wr->rhw", cores["A2"], cores["A3"]).unsqueeze(1)
+    x = F.conv2d(x, taps, padding=1, groups=taps.shape[0])
+    return F.conv2d(x, cores["A4"][:, :, None, None], bias)
+
+
+def _tt(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    x = F.conv2d(x, cores["G1"].t()[:, :, None, None])
+    x = F.conv2d(x, cores["G2"].permute(2, 0, 1)[:, :, :, None], padding=(1, 0))
+    x = F.conv2d(x, cores["G3"].permute(2, 0, 1)[:, :, None, :], padding=(0, 1))
+    return F.conv2d(x, cores["G4"].t()[:, :, None, None], bias)
+
+
+def _ring(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    """The bond that closes the ring goes into the batch while the taps are convolved."""
+    closing, inside, first = cores["A"].shape
+    last, outside, _ = cores["D"].shape
+    batch, _, height, width = x.shape
+    x = F.conv2d(x, cores["A"].permute(0, 2, 1).reshape(closing * first, inside, 1, 1))
+    x = x.reshape(batch * closing, first, height, width)
+    taps = torch.einsum("ahb,bwc->cahw", cores["B"], cores["C"])
+    x = F.conv2d(x, taps, padding=1).reshape(batch, closing * last, height, width)
+    return F.conv2d(x, cores["D"].permute(1, 2, 0).reshape(outside, closing * last, 1, 1), bias)
+
+
+_CHAINS: dict[str, Callable[[Tensor, Cores, Tensor | None], Tensor]] = {
+    "tucker2": _tucker2,
+    "cp": _cp,
+    "tt": _tt,
+    "ring": _ring,
+}
+
+
+def chain(family: str, cores: Cores, bias: Tensor | None) -> Contender:
+    """The chain of convolutions of one of the families in the table."""
+    function = _CHAINS[family]
+    trained = (*cores.values(), *([] if bias is None else [bias]))
+    return Contender("chain of convolutions", "plain", lambda x: function(x, cores, bias), trained)

@@ -1,0 +1,96 @@
+"""Contractions of a graph by plain torch: chains of two-operand `torch.einsum`, on opt_einsum's path, found once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+
+import opt_einsum
+import torch
+from torch import Tensor
+
+from tnmars.graph import Graph, Term
+
+Labels = tuple[str, ...]
+SEARCHED = 13
+"""Up to how many operands the best path by operations is found; beyond, a random search is good enough."""
+
+
+def pairwise(labels: Sequence[Labels], sizes: Mapping[str, int], output: Labels) -> Callable[[list[Tensor]], Tensor]:
+    """A contraction as a chain of two-operand einsums, on the path with the fewest operations."""
+    numbers = {label: at for at, label in enumerate(dict.fromkeys(label for group in labels for label in group))}
+    equation = ",".join("".join(opt_einsum.get_symbol(numbers[label]) for label in group) for group in labels)
+    equation += "->" + "".join(opt_einsum.get_symbol(numbers[label]) for label in output)
+    shapes = [tuple(sizes[label] for label in group) for group in labels]
+    search = "dp" if len(labels) <= SEARCHED else "random-greedy"
+    path, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=search)
+    steps = list(_steps(list(labels), [pair for step in path for pair in _pairs(step)], output))
+
+    def run(values: list[Tensor]) -> Tensor:
+        held = list(values)
+        for one, two, step in steps:
+            right, left = held.pop(max(one, two)), held.pop(min(one, two))
+            held.append(torch.einsum(step, left, right))
+        return held[0]
+
+    return run
+
+
+def _pairs(step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """A step of a path in pairs: one with several operands is several, the last result being last in the list."""
+    if len(step) < 3:
+        yield step
+        return
+    assert len(step) == 3, "the search for paths contracts at most three at once"
+    low, middle, high = sorted(step)
+    yield middle, high
+    yield low, -1
+
+
+def _steps(held: list[Labels], path: list[tuple[int, ...]], output: Labels) -> Iterator[tuple[int, int, str]]:
+    for at, pair in enumerate(path):
+        if len(pair) == 1:
+            continue
+        places = [place % len(held) for place in pair]
+        right, left = held.pop(max(places)), held.pop(min(places))
+        rest = {label for group in held for label in group} | set(output)
+        kept = tuple(label for label in dict.fromkeys((*left, *right)) if label in rest)
+        if at == len(path) - 1:
+            kept = output
+        letters = {label: opt_einsum.get_symbol(number) for label, number in zip({*left, *right}, count())}
+        texts = ["".join(letters[label] for label in group) for group in (left, right, kept)]
+        yield max(places), min(places), f"{texts[0]},{texts[1]}->{texts[2]}"
+        held.append(kept)
+
+
+def _cores(graph: Graph, term: Term) -> tuple[list[str], list[Labels]]:
+    names = [graph.qualified(term, core.name) for core in term.cores]
+    return names, [core.edges for core in term.cores]
+
+
+def contraction(
+    graph: Graph, extra: Sequence[Labels], sizes: Mapping[str, int], output: Labels, gathered: Mapping[str, str]
+) -> Callable[[Mapping[str, Tensor], list[Tensor]], Tensor]:
+    """The sum of the terms of a graph, contracted with other operands. `gathered` renames modes that are looked up."""
+    runs = []
+    for term in graph.terms:
+        names, edges = _cores(graph, term)
+        labels = [tuple(gathered.get(edge, edge) for edge in group) for group in edges]
+        used = [*extra, *labels]
+        if len(used) == 1:
+            used = [*used, ()]
+        runs.append(
+            (names, pairwise(used, {**graph.sizes(term), **sizes}, output), len(used) > len(names) + len(extra))
+        )
+
+    def run(cores: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
+        totals = []
+        for names, contract, is_lone in runs:
+            operands = [*inputs, *(cores[name] for name in names)]
+            totals.append(contract([*operands, operands[0].new_ones(())] if is_lone else operands))
+        total = totals[0]
+        for more in totals[1:]:
+            total = total + more
+        return total
+
+    return run

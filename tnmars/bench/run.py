@@ -1,0 +1,145 @@
+"""Runs the cases: every contender in turn, inference and training steps, and the memory of a training step.
+
+In goes a `Case`, out comes a `Row` of timings; what it says about the targets is asked of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tnmars.bench.cases import Case
+from tnmars.bench.chains import chain
+from tnmars.bench.clock import Action, forward_action, in_turns, peak_memory, threads, training_action
+from tnmars.bench.peers import peers
+from tnmars.bench.plain import Contender, push, rebuild
+from tnmars.compiler import compile
+from tnmars.frozen import freeze
+from tnmars.module import TNModule
+
+AGAIN = "again"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one contender took, and the memory of its training step where that was asked for."""
+
+    name: str
+    origin: str
+    seconds: float
+    is_same: bool = True
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The timings of a case. The dense layer is first; ours are called `compact`, `fast` and `train`."""
+
+    case: Case
+    threads: int
+    inference: tuple[Timing, ...]
+    training: tuple[Timing, ...]
+    forms: tuple[tuple[str, str], ...]
+    """Which form each of ours took."""
+
+    def timings(self, mode: str) -> tuple[Timing, ...]:
+        return self.training if mode == "train" else self.inference
+
+    def of(self, mode: str, name: str) -> Timing:
+        return next(timing for timing in self.timings(mode) if timing.name == name)
+
+    def ratio(self, mode: str) -> float:
+        """Our time relative to the dense layer's."""
+        return self.of(mode, mode).seconds / self.timings(mode)[0].seconds
+
+    def noise(self, mode: str) -> float:
+        """By how much two timings of one program differed."""
+        one, two = self.of(mode, "train" if mode == "train" else "compact").seconds, self.of(mode, AGAIN).seconds
+        return max(one, two) / min(one, two) - 1
+
+    def rival(self, mode: str, *, packaged: bool) -> Timing | None:
+        """The fastest peer, or the fastest of plain torch."""
+        others = [
+            timing
+            for timing in self.timings(mode)
+            if timing.origin not in ("ours", "dense") and timing.is_same and packaged == (timing.origin != "plain")
+        ]
+        return min(others, key=lambda timing: timing.seconds, default=None)
+
+    def speed_up(self, mode: str, *, packaged: bool = True) -> float | None:
+        """How many times faster we are than the fastest peer."""
+        rival = self.rival(mode, packaged=packaged)
+        return rival.seconds / self.of(mode, mode).seconds if rival else None
+
+    def least_memory(self, *, packaged: bool) -> int | None:
+        """The least memory that a training step of another takes."""
+        found = [
+            timing.memory
+            for timing in self.training
+            if timing.memory is not None
+            and timing.is_same
+            and timing.origin not in ("ours", "dense")
+            and packaged == (timing.origin != "plain")
+        ]
+        return min(found, default=None)
+
+
+def others(case: Case, layer: TNModule) -> list[Contender]:
+    """Plain torch and peers, with the cores of a layer."""
+    cores = {name: layer.cores.get(name) for name in case.graph.cores}
+    found = [rebuild(case.graph, cores, layer.bias)]
+    pushed = push(case.graph, cores, layer.bias, case.batch)
+    found += [pushed] if pushed else [chain(case.family, cores, layer.bias)]
+    return found + peers(case, cores, layer.bias)
+
+
+def _inference(case: Case, x: Tensor, layer: TNModule, tune: bool) -> Iterator[tuple[Contender, str]]:
+    dense = case.dense()
+    yield Contender("dense", "dense", dense, tuple(dense.parameters())), ""
+    for form in ("compact", "fast"):
+        frozen = freeze(layer, form, batch=case.batch, image=case.image, tune=tune)
+        chosen: str = frozen.form.name  # type: ignore[union-attr,assignment]
+        yield Contender(form, "ours", frozen, ()), chosen
+        if form == "compact":
+            yield Contender(AGAIN, "ours", frozen, ()), chosen
+
+
+def run_case(
+    case: Case, count: int = 1, *, rounds: int = 15, budget: float = 6.0, tune: bool = True, memory: bool = True
+) -> Row:
+    """The row of a case, with so many threads."""
+    torch.manual_seed(0)
+    with threads(count):
+        x = case.make_input()
+        layer = compile(case.graph, batch=case.batch, image=case.image, tune=tune)
+        ours = list(_inference(case, x, layer, tune))
+        more = others(case, layer)
+        inferring = [contender for contender, _ in ours] + more
+        inference = _timed(inferring, [forward_action(c.run, [x]) for c in inferring], rounds, budget)
+        trained = Contender("train", "ours", layer, tuple(layer.parameters()))
+        again = Contender(AGAIN, "ours", layer, trained.parameters)
+        training = [inferring[0], trained, again, *more]
+        steps = [training_action(c.run, [x], c.parameters) for c in training]
+        timed = _timed(training, steps, rounds, budget)
+        if memory:
+            timed = _with_memory(timed, training, steps)
+    chosen = {contender.name: form for contender, form in ours if form and contender.name != AGAIN}
+    plan = layer.plan("train", case.batch)
+    forms = {**chosen, "train": plan.name + (f" in chunks of {plan.chunk}" if plan.chunk else "")}
+    return Row(case, count, tuple(inference), tuple(timed), tuple(forms.items()))
+
+
+def _timed(contenders: list[Contender], actions: list[Action], rounds: int, budget: float) -> list[Timing]:
+    times = in_turns(actions, rounds, budget)
+    return [Timing(c.name, c.origin, took, c.is_same) for c, took in zip(contenders, times, strict=True)]
+
+
+def _with_memory(timed: list[Timing], contenders: list[Contender], steps: list[Action]) -> list[Timing]:
+    found = []
+    for timing, contender, step in zip(timed, contenders, steps, strict=True):
+        memory = None if timing.name == AGAIN else peak_memory(step, contender.parameters)
+        found.append(Timing(timing.name, timing.origin, timing.seconds, timing.is_same, memory))
+    return found
