@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 
@@ -38,7 +39,7 @@ class Product:
     depth: Labels
     columns: Labels
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return (*self.batch, *self.rows, *self.columns)
 
@@ -58,7 +59,7 @@ class Spread:
     depth: Labels
     columns: Labels
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return (*self.lead, *self.rows, *self.columns)
 
@@ -75,7 +76,7 @@ class Multiply:
     right: Step
     summed: Labels = ()
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         extra = tuple(label for label in self.right.order if label not in self.left.order)
         return tuple(label for label in (*self.left.order, *extra) if label not in self.summed)
@@ -92,7 +93,7 @@ class Sum:
     source: Step
     summed: Labels
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return tuple(label for label in self.source.order if label not in self.summed)
 
@@ -109,7 +110,7 @@ class Gather:
     rows: Labels
     token: str
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return (self.token, *(label for label in self.source.order if label not in self.rows))
 
@@ -140,7 +141,7 @@ class Convolve:
     """Kernel modes, in declared order."""
     axes: tuple[int, ...]
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return (*self.lead, *self.batch, *self.columns, *self.rest, *self.after)
 
