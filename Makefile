@@ -30,6 +30,16 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	@echo "the docs: build/docs/index.html"
+
+# Ratios against dense torch layers and against peers, interleaved in one run; not part of the tests.
+bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m tnmars.bench
+
 # Rewrites the golden files and the shipped schema; review the diff.
 golden: $(STAMP)
 	$(BIN)/python -c "from tnmars.spec import schema_text; print(schema_text(), end='')" > tnmars/spec/schema.json.new
