@@ -355,3 +355,28 @@ def test_no_command_loads_torch(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+# --- sizes beyond memory ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modes", [64, 4999])
+def test_a_tensor_beyond_memory_is_checked_and_drawn(modes: int, tmp_path: Path, capfd: Printed) -> None:
+    file = tmp_path / "large.yaml"
+    sizes = ", ".join(["2147483647"] * modes)
+    file.write_text(f"tnmars: 1\nkind: tensor\nfamily: cp\nfree: [{sizes}]\nrank: 1\n")
+    assert cli.run(["check", "--json", str(file)]) == 0
+    (found,) = json.loads(capfd.readouterr().out)
+    assert found["dense"] == (2147483647**64 if modes == 64 else None)
+    assert cli.run(["check", str(file)]) == 0
+    assert "x smaller than dense" in capfd.readouterr().out
+    if modes == 64:
+        assert cli.run(["show", str(file), "-o", str(tmp_path / "large.html")]) == 0
+        assert "about 2^1983 in the dense weight" in (tmp_path / "large.html").read_text()
+
+
+def test_check_says_larger_where_it_is(tmp_path: Path, capfd: Printed) -> None:
+    file = tmp_path / "wide.yaml"
+    file.write_text("tnmars: 1\nkind: linear\nfamily: lowrank\nin: {i: 4}\nout: {o: 4}\nrank: 9\n")
+    assert cli.run(["check", str(file)]) == 0
+    assert "72 parameters, 4.50x larger than dense" in capfd.readouterr().out

@@ -801,7 +801,8 @@ def mentions(source: str) -> Iterator[str]:
 
 
 def test_no_other_file_names_a_family() -> None:
-    files = [path for path in (ROOT / "tnmars").rglob("*.py") if path.name != "families.py"]
+    known = ("families.py", "bench", "experiments")  # what is measured is named
+    files = [path for path in (ROOT / "tnmars").rglob("*.py") if not {path.name, path.parent.name} & set(known)]
     assert len(files) > 10
     found = [
         f"{path.relative_to(ROOT)}, {place}" for path in files for place in mentions(path.read_text(encoding="utf-8"))

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, graphs, keeps
 
+from tnmars import families
+from tnmars.counts import Count, count
 from tnmars.errors import GraphError
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
 from tnmars.kinds import KINDS
@@ -190,7 +192,12 @@ def test_a_core_lists_declared_edges() -> None:
 
 def test_every_term_has_every_mode() -> None:
     terms = (*CHAIN, Term("t", (), (Core("A", ("i",)),)))
-    one_problem("mode 'o' is declared, but no core lists it", ("terms", "t", "modes", "out", "o"), terms=terms)
+    one_problem("mode 'o' is declared, but no core of term 't' lists it.", ("terms", "t", "cores"), terms=terms)
+
+
+def test_a_mode_that_no_term_has_is_told_once() -> None:
+    terms = tuple(Term(name, (), (Core("A", ("i",)),)) for name in "ab")
+    one_problem("mode 'o' is declared, but no core lists it.", ("terms", "a", "modes", "out", "o"), terms=terms)
 
 
 def test_a_mode_on_two_cores_is_declared_as_shared() -> None:
@@ -608,3 +615,13 @@ def test_keeps_name_every_bond(graph: Graph, data: st.DataObject) -> None:
         assert indices
         assert list(indices) == sorted(set(indices))
         assert set(indices) <= set(range(graph.bonds[name].size))
+
+
+@pytest.mark.parametrize("modes", [64, 2000])
+def test_the_axes_of_a_tensor_may_hold_more_than_any_memory(modes: int) -> None:
+    graph = families.tt("tensor", free=(2,) * modes, rank=2)
+    assert count(graph) == Count(8 * (modes - 2) + 8, 2**modes)
+    assert graph.dense_shape == (2,) * modes
+    assert count(graph).sentence == (
+        "3.66e+16x smaller than dense" if modes == 64 else "over 1e+308x smaller than dense"
+    )

@@ -670,6 +670,112 @@ def test_more_problems_than_anyone_reads_are_counted() -> None:
     assert problems[-1] == (114, 1, "and 150 more problems, from here on.")
 
 
+HEAD = "tnmars: 1\nkind: linear\n"
+MODES = "modes: {in: {i: 4}, out: {o: 5}}\n"
+
+TOGETHER = {
+    "below a mistyped key": (
+        HEAD + MODES + "bonds: {r: 2}\ncore: {A: [i, r], B: [r, o, zz], C: 5}\n",
+        [
+            (5, 1, "key 'core' is not known in a spec of kind 'linear'."),
+            (5, 29, "core 'B' lists edge 'zz', which is not declared."),
+            (5, 37, "'C' is '5', which is not a list."),
+        ],
+    ),
+    "below mistyped kind and params": (
+        "tnmars: 1\nknd: linear\nparms: {a: 3, b: 4}\n" + MODES + "bonds: {r: a}\ncores: {A: [i, o]}\n",
+        [
+            (2, 1, "key 'knd' is not known in a spec of kind 'linear'."),
+            (3, 1, "key 'parms' is not known in a spec of kind 'linear'."),
+            (3, 15, "parameter 'b' is declared, but no size uses it."),
+            (5, 9, "bond 'r' is declared, but no core lists it."),
+        ],
+    ),
+    "a mistyped key whose value is of another form": (
+        HEAD + MODES + "core: 3\n",
+        [(4, 1, "key 'core' is not known in a spec of kind 'linear'.")],
+    ),
+    "two slips for one key": (
+        HEAD + MODES + "core: {A: [i, o]}\ncors: {B: [x]}\n",
+        [
+            (4, 1, "key 'core' is not known in a spec of kind 'linear'."),
+            (5, 1, "key 'cors' is not known in a spec of kind 'linear'."),
+        ],
+    ),
+    "a mistyped family": (
+        HEAD + "famly: tt\nin: [4, 4]\nout: [2, 2]\nranks: [3, 3]\n",
+        [
+            (3, 1, "key 'famly' is not known in a spec of kind 'linear' with 'family: tt'."),
+            (6, 1, "ranks has 2 numbers for 1 bond."),
+        ],
+    ),
+    "beside an unreadable mode": (
+        HEAD + "modes: {in: {i-1: 4}, out: {o: 5}}\nbonds: {r: 2}\ncores: {A: [i1, r], B: [r, o, zz]}\n",
+        [
+            (3, 14, "mode name 'i-1' is not an identifier."),
+            (5, 31, "core 'B' lists edge 'zz', which is not declared."),
+        ],
+    ),
+    "a family and its frame": (
+        HEAD + "family: tt\nin: [4, 4]\nout: [2, 2]\nranks: [3, 3]\nfeatures: {in: 100}\n",
+        [
+            (6, 1, "ranks has 2 numbers for 1 bond."),
+            (7, 12, "features 'in' is 100, but the modes hold only 16."),
+        ],
+    ),
+    "the frame of a family with an unreadable setting": (
+        HEAD + "family: tt\nin: [4, 4]\nout: [2, 2]\nranks: no\nfeatures: {in: 100}\n",
+        [
+            (6, 8, "'ranks' is 'no', which does not fit here."),
+            (7, 12, "features 'in' is 100, but the modes hold only 16."),
+        ],
+    ),
+    "modes that could not be read": (
+        HEAD + "family: tt\nin: [4, no]\nout: [2, 2]\nrank: 2\nfeatures: {in: 100}\n",
+        [(4, 9, "entry 2 of 'in' is 'no', which is neither a number nor a parameter.")],
+    ),
+    "a bond and a core named modes": (
+        HEAD + MODES + "bonds: {modes: 2}\ncores:\n  modes: [i, modes, q]\n  B: [o]\n",
+        [
+            (4, 9, "bond 'modes' touches only core 'modes'; a bond joins at least two cores."),
+            (6, 21, "core 'modes' lists edge 'q', which is not declared."),
+        ],
+    ),
+    "a term without a mode": (
+        HEAD + MODES + "terms:\n  a: {cores: {A: [i, o]}}\n  b: {cores: {A: [i], B: [i]}}\n",
+        [
+            (6, 7, "mode 'i' is on 2 cores of term 'b': A, B; a mode belongs to one core."),
+            (6, 7, "mode 'o' is declared, but no core of term 'b' lists it."),
+        ],
+    ),
+    "a mode that no term has": (
+        HEAD + MODES + "terms:\n  a: {cores: {A: [i]}}\n  b: {cores: {A: [i]}}\n",
+        [(3, 27, "mode 'o' is declared, but no core lists it.")],
+    ),
+    "a guessed tree": (
+        HEAD + "family: ht\nin: [4, 4, 4]\nout: [2, 2, 2]\nrank: 3\ntree: [[1, true], 3]\n",
+        [(7, 12, "entry 2 of 'tree' is 'true', which is not a whole number.")],
+    ),
+    "a guessed grid": (
+        HEAD + "family: peps\nin: [4, 4, 4]\nout: [2, 2, 2]\nrank: 3\ngrid: [x, 1]\n",
+        [(7, 8, "entry 1 of 'grid' is 'x', which is neither a number nor a parameter.")],
+    ),
+    "a guessed number of terms": (
+        HEAD + "family: btd\nin: [4, 4]\nout: [2, 2]\nranks: [[1, 1, 1, 1], [2, 2, 2, 2]]\nterms: 2.5\n",
+        [(7, 8, "'terms' is '2.5', which is not a size.")],
+    ),
+    "a mode with the name of a bond": (
+        HEAD + "family: tt\nin: {r1: 4, i2: 4}\nout: [2, 2]\nrank: 3\n",
+        [(4, 6, "mode 'r1' has the name of a bond that this family makes.")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "problems"), TOGETHER.values(), ids=TOGETHER)
+def test_all_that_is_wrong_and_nothing_else(text: str, problems: list[tuple[int, int, str]]) -> None:
+    assert found(text) == problems
+
+
 SINGLE = [
     ("tnmars: 1\n", "", (1, 1)),
     ("tnmars: 1", "tnmars: 2", (1, 9)),

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from math import inf, isinf, prod
 
 from tnmars.graph import Graph
+
+MOST_WRITTEN_OUT = 1e12
+"""From where on a ratio is written with a power of ten."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,35 @@ class Count:
 
     @property
     def compression(self) -> float:
-        """Dense size over the size of the cores; infinite where no core is left."""
-        return self.dense / self.cores if self.cores else float("inf")
+        """Dense size over the size of the cores; infinite where no core is left, or beyond a float."""
+        return _ratio(self.dense, self.cores)
 
     @property
     def compression_with_other(self) -> float:
         """The same with all other parameters on both sides: the rule of the paper's notebooks."""
-        after = self.cores + self.other
-        return (self.dense + self.other) / after if after else float("inf")
+        return _ratio(self.dense + self.other, self.cores + self.other)
+
+    @property
+    def sentence(self) -> str:
+        """The compression in words.
+
+        >>> Count(cores=2, dense=9).sentence, Count(cores=9, dense=2).sentence, Count(cores=2, dense=2**90).sentence
+        ('4.50x smaller than dense', '4.50x larger than dense', '6.19e+26x smaller than dense')
+        """
+        if not self.cores:
+            return "no cores"
+        smaller = self.dense >= self.cores
+        ratio = self.compression if smaller else _ratio(self.cores, self.dense)
+        shown = "over 1e+308" if isinf(ratio) else f"{ratio:,.2f}" if ratio < MOST_WRITTEN_OUT else f"{ratio:.3g}"
+        return f"{shown}x {'smaller' if smaller else 'larger'} than dense"
+
+
+def _ratio(before: int, after: int) -> float:
+    """Infinite where nothing is left, and where the ratio of two numbers is beyond what a float holds."""
+    try:
+        return before / after if after else inf
+    except OverflowError:
+        return inf
 
 
 def count(graph: Graph) -> Count:

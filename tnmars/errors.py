@@ -90,15 +90,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The known name most like `name`, or nothing. The search is slow: long names and long lists are cut short.
 
-    >>> closest("core", ["cores", "bonds"]), closest("cores" * 100, ["cores"])
-    ('cores', '')
+    >>> closest("core", ["cores", "bonds"]), closest("I", ["i", "o"]), closest("cores" * 100, ["cores"])
+    ('cores', 'i', '')
     """
     from difflib import get_close_matches
 
     if len(name) > 20:
         return ""
     candidates = sorted(other for other in set(known) if abs(len(other) - len(name)) <= 2)[:100]
-    return next(iter(get_close_matches(name, candidates, n=1, cutoff=cutoff)), "")
+    lower = {other.lower(): other for other in candidates if other != name}
+    found = next(iter(get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)), "")
+    return name if name in candidates else lower.get(found, "")
+
+
+def likeness(name: str, known: Iterable[str]) -> float:
+    """How much the known name most like `name` is like it, from 0 to 1."""
+    from difflib import SequenceMatcher
+
+    found = closest(name, known)
+    return SequenceMatcher(None, name.lower(), found.lower()).ratio() if found else 0.0
 
 
 def listing(names: Sequence[str], limit: int = 12) -> str:

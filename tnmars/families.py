@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tnmars.errors import GraphError, Problem, listing, plural
 from tnmars.frame import Weight, build, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
-from tnmars.rules import MAX_PARTS, Fields
+from tnmars.rules import MAX_PARTS, Fields, problems
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,9 +26,30 @@ Ranks = Sequence[int] | Mapping[str, int] | None
 Tree = int | Sequence["Tree"]
 Cores = Mapping[str, Sequence[str]]
 
+Given = ParamSpec("Given")
+
 _SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
 
 
+def _family(function: Callable[Given, Graph]) -> Callable[Given, Graph]:
+    """The function, which where it fails also says what is wrong with the weight itself, for that is known too."""
+
+    @wraps(function)
+    def family(*kind: Given.args, **given: Given.kwargs) -> Graph:
+        try:
+            return function(*kind, **given)
+        except GraphError as error:
+            name: Any = given["kind"] if "kind" in given else kind[0]
+            weight: Any = {key: value for key, value in given.items() if key in Weight.__annotations__}
+            found = list(error.problems)
+            with suppress(GraphError):  # which is then the one that was caught
+                found += problems(frame(name, weight))
+            raise GraphError(dict.fromkeys(found)) from None
+
+    return family
+
+
+@_family
 def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; one role alone is cut in the middle."""
     form = frame(kind, weight)
@@ -39,6 +62,7 @@ def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
     return _one_term(form, cores, ["r"], rank, ranks, weight)
 
 
+@_family
 def tt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tensor train: one core per site in a line. With patch modes, the "proper" TT convolution.
 
@@ -53,6 +77,7 @@ def tt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unp
     return _chain(form, _sites(form), False, rank, ranks, weight)
 
 
+@_family
 def tt_naive(
     kind: str,
     *,
@@ -70,12 +95,14 @@ def tt_naive(
     return _chain(form, sites, False, rank, ranks, weight)
 
 
+@_family
 def tr(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tensor ring: a train whose ends are joined too."""
     form = frame(kind, weight)
     return _chain(form, _sites(form, least=2), True, rank, ranks, weight)
 
 
+@_family
 def tucker(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tucker: a factor for every mode around one core."""
     form = frame(kind, weight)
@@ -83,6 +110,7 @@ def tucker(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight:
     return _one_term(form, cores, bonds, rank, ranks, weight)
 
 
+@_family
 def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tucker-2: as Tucker, but the kernel modes stay on the core; three convolutions in a row."""
     form = frame(kind, weight)
@@ -90,6 +118,7 @@ def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
     return _one_term(form, cores, bonds, rank, ranks, weight)
 
 
+@_family
 def cp(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Canonical polyadic: a factor for every mode, all joined by one hyperedge."""
     form = frame(kind, weight)
@@ -97,6 +126,7 @@ def cp(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unp
     return _one_term(form, cores, ["r"], rank, ranks, weight)
 
 
+@_family
 def btd(
     kind: str,
     *,
@@ -117,6 +147,7 @@ def btd(
     if terms is not None and count != terms:
         raise _error(f"terms is {terms}, but ranks has {plural(count, 'list')}.", "Leave one of the two out.", "ranks")
     _refuse_more_than(count * (len(cores) + len(bonds)))
+    _refuse_names(form, bonds)
     each: Sequence[Any] = ranks if several and isinstance(ranks, Sequence) else [ranks] * count
     built = []
     for at, sizes in enumerate(each, 1):
@@ -124,6 +155,7 @@ def btd(
     return build(form, built, weight.get("name", ""))
 
 
+@_family
 def ht(
     kind: str, *, tree: Tree | None = None, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]
 ) -> Graph:
@@ -165,6 +197,7 @@ def ht(
     return _one_term(form, cores, bonds, rank, ranks, weight)
 
 
+@_family
 def peps(
     kind: str, *, grid: Sequence[int], rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]
 ) -> Graph:
@@ -187,6 +220,7 @@ def peps(
     return _joined(form, sites, pairs, rank, ranks, weight)
 
 
+@_family
 def complete(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Every site joined to every other: a start from which masks can learn a topology."""
     form = frame(kind, weight)
@@ -196,6 +230,7 @@ def complete(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weigh
     return _joined(form, sites, pairs, rank, ranks, weight)
 
 
+@_family
 def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Block tensor train: core k has the inputs up to k and the outputs from k on; with rank 1, Monarch.
 
@@ -295,9 +330,26 @@ def _term(name: str, cores: Cores, bonds: Sequence[str], rank: int | None, ranks
     return Term(name, _sizes(bonds, rank, ranks), tuple(Core(core, tuple(edges)) for core, edges in cores.items()))
 
 
+def _refuse_names(form: Fields, bonds: Sequence[str]) -> None:
+    """Raises where a mode has the name of one of the bonds."""
+    made = set(bonds)
+    found = [
+        Problem(
+            f"mode '{mode.name}' has the name of a bond that this family makes.",
+            f"Rename the mode; bonds: {listing(bonds)}.",
+            ("modes", str(mode.role), mode.name),
+        )
+        for mode in form.modes
+        if mode.name in made
+    ]
+    if found:
+        raise GraphError(found)
+
+
 def _one_term(
     form: Fields, cores: Cores, bonds: Sequence[str], rank: int | None, ranks: Ranks, weight: Weight
 ) -> Graph:
+    _refuse_names(form, bonds)
     return build(form, [_term(MAIN, cores, bonds, rank, ranks)], weight.get("name", ""))
 
 

@@ -28,6 +28,9 @@ from tnmars.parts import (
     size_problem,
 )
 
+_FLAT = (Role.IN, Role.LOOKUP, Role.PATCH, Role.OUT)
+"""The roles whose modes are one axis of some tensor, flattened."""
+
 MAX_PARTS = 10_000
 """How many modes, bonds and cores a graph may have in all."""
 
@@ -108,7 +111,7 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
                 f"Declare it, for example: {group[0]}: {{{group[0].value[0]}1: 8}}.",
                 path=("modes",),
             )
-    for role in sorted(present, key=list(Role).index):
+    for role in (role for role in _FLAT if role in present):
         if flat_size(fields.of_role(role)) > MAX_ENTRIES:
             yield Problem(
                 f"the product of the '{role}' modes is over 2^63 - 1.",
@@ -119,22 +122,35 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
 
 def _terms(fields: Fields) -> Iterator[Problem]:
     names: set[str] = set()
+    ends = [term.ends() for term in fields.terms]
+    several = len(ends) > 1
+    absent = {mode.name for mode in fields.modes if several and not any(mode.name in found for found in ends)}
+    slips: set[str] = set()
     for term in fields.terms:
         path = ("terms", term.name)
         if term.name in names:
             yield Problem(f"two terms are named '{term.name}'.", "Rename one.", path)
         names.add(term.name)
-        for problem in _term(term, fields):
+        meant = _meant(term, fields)
+        slips |= meant
+        for problem in _term(term, fields, meant | absent):
             yield problem.under(*path)
+    for mode in fields.modes:
+        if mode.name in absent - slips:
+            yield from (problem.under("terms", fields.terms[0].name) for problem in _mode(mode, (), fields, ""))
 
 
-def _term(term: Term, fields: Fields) -> Iterator[Problem]:
+def _meant(term: Term, fields: Fields) -> set[str]:
+    """The edges that undeclared ones seem to stand for: a slip is reported where it is, not also where it is missed."""
+    known = {edge.name for edge in (*fields.modes, *term.bonds)}
+    return {closest(edge, known) for edge in islice((edge for edge in term.ends() if edge not in known), 10)}
+
+
+def _term(term: Term, fields: Fields, excused: set[str]) -> Iterator[Problem]:
     modes = {mode.name: mode for mode in fields.modes}
     bonds = {bond.name: bond for bond in term.bonds}
     sizes = {name: edge.size for name, edge in {**bonds, **modes}.items()}
     ends = term.ends()
-    # A misspelt edge is reported where it stands, not also where it is missing.
-    meant = {closest(edge, sizes) for edge in islice((edge for edge in ends if edge not in sizes), 10)}
     for name in bonds:
         if name in modes:
             yield Problem(
@@ -142,15 +158,14 @@ def _term(term: Term, fields: Fields) -> Iterator[Problem]:
                 "An edge is one or the other: rename it.",
                 ("bonds", name),
             )
-        elif name not in meant:
+        elif name not in excused:
             yield from _bond(name, ends[name])
     yield from _undeclared(term, sizes)
     for core in term.cores:
         yield from _core(core, sizes)
     for mode in fields.modes:
-        if mode.name in meant:
-            continue
-        yield from _mode(mode, ends.get(mode.name, ()), fields)
+        if mode.name not in excused:
+            yield from _mode(mode, ends.get(mode.name, ()), fields, term.name if len(fields.terms) > 1 else "")
 
 
 def _bond(name: str, cores: tuple[str, ...]) -> Iterator[Problem]:
@@ -192,17 +207,19 @@ def _core(core: Core, sizes: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
-def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields) -> Iterator[Problem]:
-    path = ("modes", str(mode.role), mode.name)
+def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields, term: str) -> Iterator[Problem]:
+    """Problems of a mode on the cores of one term, which is named where there are several."""
+    path = ("cores",) if term else ("modes", str(mode.role), mode.name)
+    of = f" of term '{term}'" if term else ""
     if not cores:
         yield Problem(
-            f"mode '{mode.name}' is declared, but no core lists it.",
+            f"mode '{mode.name}' is declared, but no core{of} lists it.",
             "Every term has each mode on one of its cores: add it to a core, or remove it.",
             path,
         )
     elif len(cores) > 1 and mode.name not in fields.shared:
         yield Problem(
-            f"mode '{mode.name}' is on {plural(len(cores), 'core')}: {listing(cores)}; a mode belongs to one core.",
+            f"mode '{mode.name}' is on {plural(len(cores), 'core')}{of}: {listing(cores)}; a mode belongs to one core.",
             "To join the cores, use a bond. If each value of the mode shall select a slice of all of them "
             f"(block-diagonal, Monarch), declare it: shared: [{mode.name}].",
             path,

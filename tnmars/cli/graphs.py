@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tnmars.counts import Count, count
+from tnmars.counts import count
 from tnmars.errors import Problem, SpecError, plural, render
 from tnmars.graph import Graph
 from tnmars.spec.nodes import MAX_BYTES
@@ -17,6 +18,8 @@ from tnmars.spec.reader import Spec, read, read_file
 
 FILE = click.argument("file", type=click.Path())
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+MOST_BITS = 10_000
+"""Up to where whole numbers are printed: Python itself refuses to write out much longer ones."""
 
 
 def _assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
@@ -96,11 +99,7 @@ def _sentence(graph: Graph) -> str:
     numbers = count(graph)
     cores = sum(len(term.cores) for term in graph.terms)
     head = str(graph).splitlines()[0]
-    return f"{head}; {plural(cores, 'core')}, {plural(numbers.cores, 'parameter')}, {_ratio(numbers)}"
-
-
-def _ratio(numbers: Count) -> str:
-    return f"{numbers.compression:,.2f}x smaller than dense" if numbers.cores else "no cores"
+    return f"{head}; {plural(cores, 'core')}, {plural(numbers.cores, 'parameter')}, {numbers.sentence}"
 
 
 def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) -> dict[str, Any]:
@@ -127,10 +126,12 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
             "kind": spec.graph.kind,
             "dense_shape": spec.graph.dense_shape,
             "parameters": numbers.cores,
-            "dense": numbers.dense,
+            "dense": numbers.dense if numbers.dense.bit_length() < MOST_BITS else None,
             "bias": numbers.other,
-            "compression": numbers.compression if numbers.cores else None,
-            "compression_with_bias": numbers.compression_with_other if numbers.cores else None,
+            "compression": numbers.compression if isfinite(numbers.compression) else None,
+            "compression_with_bias": (
+                numbers.compression_with_other if numbers.cores and isfinite(numbers.compression_with_other) else None
+            ),
         }
     return found
 

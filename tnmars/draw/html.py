@@ -20,7 +20,8 @@ def html(graph: Graph) -> str:
     """The page."""
     numbers = count(graph)
     title = escape(graph.name or graph.kind)
-    smaller = f", {numbers.compression:,.2f} times smaller" if numbers.cores else ""
+    bits = numbers.dense.bit_length()
+    dense = f"{numbers.dense:,}" if bits < 64 else f"about 2^{bits - 1}"
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -28,7 +29,7 @@ def html(graph: Graph) -> str:
 <title>{title}</title>
 <style>{_STYLE}</style>
 <h1>{title}</h1>
-<p>{numbers.cores:,} parameters in the cores, {numbers.dense:,} in the dense weight{smaller}.</p>
+<p>{numbers.cores:,} parameters in the cores, {dense} in the dense weight: {numbers.sentence}.</p>
 {svg(graph)}
 <pre>{escape(str(graph))}</pre>
 </html>

@@ -431,21 +431,21 @@ class Record(Shape):
         mistyped = self.mistyped(node)
         found = {}
         for key, (key_node, value_node) in node.entries.items():
+            meant = key
             if key not in known:
                 meant = mistyped.get(key, "")
                 hint = f"Keys: {', '.join(known)}.{_did_you_mean(meant)}"
                 into.report(key_node, (*path, key), f"key '{shorten(key)}' is not known in {self.what}.", hint)
-                if meant:
-                    into.lost.add((*path, meant))
-                elif not isinstance(value_node, Scalar):
-                    into.lost.add(path)
-                continue
-            into.places.setdefault((*path, key), key_node.place)
-            value = known[key].shape.read(value_node, (*path, key), into)
+                if not meant or meant in found or not _fits(known[meant].shape, value_node):
+                    if meant or not isinstance(value_node, Scalar):
+                        into.lost.add((*path, meant) if meant else path)
+                    continue
+            into.places.setdefault((*path, meant), key_node.place)
+            value = known[meant].shape.read(value_node, (*path, meant), into)
             if value is not BAD:
-                found[key] = value
+                found[meant] = value
         for entry in self.fields:
-            if entry.required and entry.key not in node.entries:
+            if entry.required and entry.key not in node.entries and entry.key not in found:
                 into.lost.add((*path, entry.key))
                 if entry.key not in mistyped.values() and "" not in node.gaps:
                     text = f"key '{entry.key}' is missing in {self.what}."
@@ -492,6 +492,10 @@ class Either(Shape):
 
 def _fits(shape: Shape, node: Node) -> bool:
     """Whether a node has the outer form of a shape."""
+    if isinstance(shape, Either):
+        return any(_fits(other, node) for other in shape.shapes)
+    if isinstance(shape, Nest):
+        return isinstance(node, (Scalar, Items))
     if isinstance(shape, ListOf):
         if not isinstance(node, Items):
             return False

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
 from tnmars import rules
-from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, listing, nearest, plural
-from tnmars.families import FAMILIES
-from tnmars.frame import KEYWORD
+from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, likeness, listing, nearest, plural
+from tnmars.families import FAMILIES, settings
+from tnmars.frame import KEYWORD, Weight, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
-from tnmars.kinds import KINDS
+from tnmars.kinds import KINDS, MODE_ROLES
 from tnmars.parts import axis_text, size_problem
-from tnmars.spec.grammar import KEY_CUTOFF, Reading, Record, TableOf, Whole
+from tnmars.spec.grammar import KEY_CUTOFF, MAX_HINTS, Reading, Record, TableOf, Whole
 from tnmars.spec.keys import FORMS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
 
@@ -103,27 +104,40 @@ def _record(tree: Table) -> Record:
     return record(_word(tree, "kind", KINDS), _form(tree), _word(tree, "family", FAMILIES))
 
 
+def _entry(tree: Table, key: str) -> tuple[Scalar, Node] | None:
+    """What stands at a key, or at one that seems to stand for it, so that a slip there does not hide what is below."""
+    if key in tree.entries:
+        return tree.entries[key]
+    slips = record(None, _form(tree)).mistyped(tree)
+    return next((tree.entries[written] for written, meant in slips.items() if meant == key), None)
+
+
 def _word(tree: Table, key: str, known: Collection[str]) -> str | None:
-    """The word at a key, or the known one that it is most like, so that a slip there does not hide what is below."""
-    node = tree.entries[key][1] if key in tree.entries else None
+    """The word at a key, or the known one that it is most like."""
+    _, node = _entry(tree, key) or (None, None)
     if not isinstance(node, Scalar):
         return None
     return node.text if node.text in known else closest(node.text, known, KEY_CUTOFF) or None
 
 
 def _form(tree: Table) -> str:
-    return next((form for form in FORMS if form in tree.entries), FORMS[-1])
+    for form in FORMS:
+        if form in tree.entries:
+            return form
+    known = {entry.key for entry in record(None, FORMS[-1]).fields}
+    slips = (closest(key, FORMS, KEY_CUTOFF) for key in islice(tree.entries, MAX_HINTS) if key not in known)
+    return next(filter(None, slips), FORMS[-1])
 
 
 def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
     """Reads the parameters first, for the rest of the file uses them."""
-    key, node = tree.entries.get("params", (None, None))
+    key, node = _entry(tree, "params") or (None, None)
     declared: dict[str, int] = {}
     if isinstance(node, Table):
         silent = Reading()  # the walk over the whole file reports what is wrong here
         declared = TableOf(Whole(), "parameter").read(node, ("params",), silent)
         into.params_lost = bool(silent.lost)
-    elif node is not None or "params" in _record(tree).mistyped(tree).values():
+    elif node is not None:
         into.params_lost = True  # which is reported too, by the walk
     at: Node = key or tree
     for name, value in given.items():
@@ -168,40 +182,78 @@ _NUMERIC = ("kernel_size", "features", "vocab", "options", "patch")
 """What a rule complains about where numbers do not fit each other."""
 
 
+_GUIDING = ("tree", "grid", "terms")
+"""Settings of a family on which the shape of its graph depends."""
+
+
 def _area(path: Path) -> str:
-    """The part of a file that a path lies in, whether in a term or not."""
+    """The part of a file that a path lies in, whether in a term or not; a shorthand has its modes outermost."""
     inner = path[2:] if path[:1] == ("terms",) else path
-    return str(inner[0]) if inner else "terms" if path else ""
+    area = str(inner[0]) if inner else "terms" if path else ""
+    return "modes" if area in MODE_ROLES else area
 
 
-def _is_sound(problem: Problem, into: Reading) -> bool:
+def _is_sound(problem: Problem, fields: rules.Fields, into: Reading) -> bool:
     """Whether what a rule complains about does not follow from something that could not be read."""
-    area = _area(problem.path)
+    area, inner = _area(problem.path), problem.path[2:]
+    basis = _RESTS_ON.get(area, ())
+    if problem.path[:1] == ("terms",) and (inner[:1] == ("modes",) or inner == ("cores",)):
+        basis = ("cores",)  # what a core should list, and none does
+    elif problem.path[:1] == ("terms",) and inner[:1] == ("cores",) and len(inner) == 3:
+        if _is_lost(_edge(problem.path, fields), fields, into):
+            return False
+        basis = ()
     lost = {_area(path) for path in into.lost}
-    basis = ("cores",) if problem.path[2:3] == ("modes",) else _RESTS_ON.get(area, ())
     if lost & {"", "terms", *basis}:
         return False
     guessed = {_area(path) for path in into.guessed} - {"bonds", "copies"}
     return not guessed or not (area in _NUMERIC or problem.path == ("modes", "patch"))
 
 
+def _edge(path: Path, fields: rules.Fields) -> str:
+    """The edge at a path such as `("terms", "main", "cores", "G1", 0)`."""
+    _, term, _, core, at = path
+    return next(
+        found.edges[int(at)]
+        for part in fields.terms
+        if part.name == term
+        for found in part.cores
+        if found.name == core and len(found.edges) > int(at)
+    )
+
+
+def _is_lost(edge: str, fields: rules.Fields, into: Reading) -> bool:
+    """Whether an edge that is not declared may be one whose declaration could not be read."""
+    names = set()
+    for path in into.lost:
+        inner = path[2:] if path[:1] == ("terms",) else path
+        if _area(path) in ("modes", "bonds"):
+            if len(inner) < (3 if inner[0] == "modes" else 2):
+                return True  # any number of names is missing
+            names.add(str(inner[-1]))
+    declared = {part.name for part in (*fields.modes, *(bond for term in fields.terms for bond in term.bonds))}
+    return bool(names) and closest(edge, names) != "" and likeness(edge, names) >= likeness(edge, declared)
+
+
 def _build(values: dict[str, Any], form: str, into: Reading) -> Spec:
     """The graph of what was read, once the rules hold; what a broken part would make them say is left out."""
     assert into.problems or not (into.lost or into.guessed), "what could not be read has been reported"
-    if values["kind"] is None or (form == "family" and into.lost):
+    if values["kind"] is None:
         return _failed(into)
     copied: dict[str, str] = {}
+    fields = _frame(values) if form == "family" else _fields(values, copied, into)
     try:
-        if form == "family":
+        if form == "family" and not into.lost and not any(path[0] in _GUIDING for path in into.guessed):
             graph = _expand(values)
+            found: list[Problem] = []
         else:
-            fields = _fields(values, copied, into)
-            found = [problem for problem in rules.problems(fields) if _is_sound(problem, into)]
-            if found or into.problems:
-                return _failed(into, found, copied)
+            found = rules.problems(fields)
+            sound = [problem for problem in found if _is_sound(problem, fields, into)]
+            if sound or into.problems:
+                return _failed(into, sound, copied)
             graph = Graph.of(_with_copies(fields, values, copied), values.get("name", ""), values.get("origin"))
     except GraphError as error:
-        return _failed(into, [problem for problem in error.problems if _is_sound(problem, into)], copied)
+        return _failed(into, [problem for problem in error.problems if _is_sound(problem, fields, into)], copied)
     if into.problems:
         return _failed(into)
     return Spec(graph, places=into.places, copied=copied)
@@ -224,18 +276,30 @@ def _place(problem: Problem) -> Place:
     return problem.place or Place(1, 1)
 
 
-def _expand(values: Mapping[str, Any]) -> Graph:
-    """The graph that a family's shorthand stands for."""
+_SAME = ("features", "vocab", "kernel_size", "options", "name")
+"""Keys of a shorthand that are keywords of a family too."""
+
+
+def _weight(values: Mapping[str, Any]) -> Weight:
+    """What a shorthand says of the weight, as the keywords of every family."""
     weight = {KEYWORD[role]: values[str(role)] for role in KEYWORD if str(role) in values}
-    known = ("features", "vocab", "kernel_size", "options", "name")
-    weight.update({key: values[key] for key in known if key in values})
+    weight.update({key: values[key] for key in _SAME if key in values})
     if "inputs" in values:
         weight["arguments"] = {name: list(map(axis_text, axes)) for name, axes in values["inputs"].items()}
     if "output" in values:
         weight["result"] = list(map(axis_text, values["output"]))
-    spent = {*map(str, KEYWORD), *known, "inputs", "output", "tnmars", "kind", "family", "params", "origin"}
-    chosen = {key: value for key, value in values.items() if key not in spent}
-    graph = FAMILIES[values["family"]](values["kind"], **weight, **chosen)
+    return weight  # type: ignore[return-value]  # its keys are KEYWORD's and those above
+
+
+def _frame(values: Mapping[str, Any]) -> rules.Fields:
+    """The fields of the graph of a shorthand, but for its terms."""
+    return frame(values["kind"], _weight(values))
+
+
+def _expand(values: Mapping[str, Any]) -> Graph:
+    """The graph that a family's shorthand stands for."""
+    chosen = {key: values[key] for key in settings(values["family"]) if key in values}
+    graph = FAMILIES[values["family"]](values["kind"], **_weight(values), **chosen)
     return replace(graph, origin=values.get("origin"))
 
 
@@ -320,11 +384,11 @@ def _find(path: Path, places: Mapping[Path, Place], copied: Mapping[str, str]) -
         path = ("terms", copied.get(name, name), *path[2:])
         if path[:2] not in places:
             path = path[2:] or ("cores",)
-    if "modes" in path:
-        path = path[path.index("modes") :]
+    if path[:1] == ("terms",) and path[2:3] == ("modes",):
+        path = path[2:]
     candidates = [path[:length] for length in range(len(path), 0, -1)]
     if ("family",) in places:
-        candidates += [path[1:2]] if path[:1] == ("modes",) else [("ranks",), ("rank",)] if path else []
+        candidates += [path[1:], path[1:2]] if path[:1] == ("modes",) else [("ranks",), ("rank",)] if path else []
         candidates.append(("family",))
     for candidate in candidates:
         if candidate and candidate in places:
