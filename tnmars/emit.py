@@ -46,6 +46,8 @@ class Frame:
     padding: tuple[int, ...] | str = ()
     unfold: tuple[int, ...] = ()
     """The kernel whose patches are taken from the input before the contraction; empty for none."""
+    subsample: bool = False
+    """Whether stride and padding act on the input itself, because no core has the taps (all of size 1)."""
     strides: tuple[tuple[str, int, int], ...] = ()
     """For looked-up modes: label, the stride of its digit in the row number, and its size."""
     columns: bool = False
@@ -290,9 +292,21 @@ class _Writer:
             self.lengths[TOKENS] = "index.shape[0]"
         if self.frame.unfold:
             lines += self._unfold()
+        if self.frame.subsample:
+            lines += self._subsample()
         if self.frame.pad:
             zeros = "0, 0, " * (self.frame.spatial or 0)
             lines.append(f"x0 = F.pad(x0, ({zeros}0, {self.frame.pad}))")
+        return lines
+
+    def _subsample(self) -> list[str]:
+        """The positions that a kernel of size 1 sees."""
+        lines = []
+        if not isinstance(self.frame.padding, str) and any(self.frame.padding):
+            sides = _tuple(str(side) for side in reversed(self.frame.padding) for _ in range(2))
+            lines.append(f"x0 = F.pad(x0, {sides})")
+        if any(stride != 1 for stride in self.frame.stride):
+            lines.append(f"x0 = x0[:, :, {', '.join(f'::{stride}' for stride in self.frame.stride)}]")
         return lines
 
     def _unfold(self) -> list[str]:
@@ -316,8 +330,7 @@ class _Writer:
         order = [0, 1, *range(2 + count, 2 + 2 * count), *range(2, 2 + count)]
         shape = ", ".join(f"x0.shape[{2 + axis}]" for axis in range(count))
         channels = f"x0.shape[1] * {prod(taps)}"
-        lines.append(f"x0 = x0.permute({', '.join(map(str, order))}).reshape(-1, {channels}, {shape})")
-        lines[-1] = f"x0 = x0.permute({', '.join(map(str, order))}).reshape(x0.shape[0], {channels}, {shape})"
+        lines.append(f"x0 = x0.permute({', '.join(map(str, order))}).reshape(x0.shape[0], {channels}, {shape})")
         return lines
 
     def _closing_lines(self) -> list[str]:

@@ -57,6 +57,7 @@ def layer_frame(graph: Graph) -> Frame:
         dilation=_each(options.get("dilation", 1), spatial),
         padding="same" if padding == "same" else _each(padding, spatial),
         unfold=graph.kernel_size if graph.of_role(Role.PATCH) else (),
+        subsample=bool(spatial) and not graph.of_role(Role.PATCH) and not graph.of_role(Role.KERNEL),
     )
 
 
@@ -192,7 +193,9 @@ def _dense_layer(graph: Graph, form: Form, frame: Frame, batch: int, weighing: W
         cost = model.matmul(1, batch, out, inside)
     cost *= 3 if weighing.grad else 1
     function = f"F.conv{spatial}d" if spatial else "F.linear"
-    dense = replace(frame, dense=function, unfold=(), pad=0, cut=0, is_transposed=form.frame.is_transposed)
+    dense = replace(
+        frame, dense=function, unfold=(), subsample=False, pad=0, cut=0, is_transposed=form.frame.is_transposed
+    )
     data = {BATCH: batch, **{nets.spatial(axis): image for axis in range(spatial)}}
     program = replace(form.program, sizes=(*form.program.sizes, *data.items()), dynamic=frozenset(data))
     return Form("dense", program, dense, form.cost + cost)

@@ -87,6 +87,10 @@ def measure(form: Form, lengths: Mapping[str, int] | None = None) -> list[Measur
     sizes = {**dict(form.program.sizes), **(lengths or {})}
     axes = form.program.axes()
     found = []
+    if form.frame.unfold or form.frame.subsample:
+        for axis in range(form.frame.spatial):
+            taps = form.frame.unfold[axis] if form.frame.unfold else 1
+            sizes[spatial(axis)] = _out_length(sizes[spatial(axis)], taps, form.frame, axis)
     for instruction in form.program.instructions:
         if isinstance(instruction, Conv) and instruction.spatial:
             _convolve(instruction, form.frame, axes[instruction.weight], sizes, form.program)
