@@ -8,7 +8,7 @@ from tnmars.dsl import Builder, network
 from tnmars.errors import GraphError
 from tnmars.families import tt
 from tnmars.graph import Graph
-from tnmars.spec import loads
+from tnmars.spec import dump, loads
 
 MODES = {"inputs": {"i": 4}, "outputs": {"o": 5}}
 
@@ -40,9 +40,9 @@ def test_the_example_of_the_design_page_three_times() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["A[i,r] B[r,o]", " A [ i , r ]\n\tB[r o] \n", "A[i r]B[r,o]", "A[i,r,]B[r,o,]", "main: A[i,r] B[r,o]"],
+    ["A[i,r] B[r,o]", " A [ i , r ]\n\tB[r ,o] \n", "A[i,r]B[r,o]", "main: A[i,r] B[r,o]"],
 )
-def test_spaces_commas_and_lines_are_free(text: str) -> None:
+def test_spaces_and_lines_are_free(text: str) -> None:
     assert linear(text) == linear("A[i, r] B[r, o]")
 
 
@@ -87,8 +87,10 @@ def test_bonds_of_several_terms_by_short_or_full_name() -> None:
     [
         ("", 1, "expected a core such as G1[i1, r1], got the end."),
         ("A", 2, "expected '[', got the end."),
-        ("A[i", 4, "expected ']', got the end."),
-        ("A[i,,o]", 5, "expected ']', got ','."),
+        ("A[i", 4, "expected ',' or ']', got the end."),
+        ("A[i o,]", 5, "expected ',' or ']', got 'o'."),
+        ("A[i,o,]", 7, "expected the name of an edge, got ']'."),
+        ("A[i,,o]", 5, "expected the name of an edge, got ','."),
         ("A[,i]", 3, "expected ']', got ','."),
         ("A[i] ]", 6, "expected a core such as G1[i1, r1], got ']'."),
         ("A[i] + ", 7, "expected a core such as G1[i1, r1], got the end."),
@@ -124,7 +126,8 @@ def test_a_mistake_in_a_text_of_several_lines_has_its_line() -> None:
 
 
 def test_a_core_that_cannot_be_is_pointed_at() -> None:
-    assert said("A[i,r] B[r,o,r]").startswith("network text, column 8: core 'B' lists edge 'r' twice.")
+    assert said("A[i,r] B[r,o,r]").startswith("network text, column 14: core 'B' lists edge 'r' twice.")
+    assert said("A[i,r]\nB[r,o,\n  r]").startswith("network text, line 3, column 3: core 'B' lists edge 'r' twice.")
     assert said(f"{'A' * 101}[i,o]").startswith("network text, column 1: core name 'AAAA")
 
 
@@ -133,6 +136,16 @@ def test_bonds_need_sizes() -> None:
     assert linear("A[i,o]", None) == linear("A[i,o]", 3)
     assert said("A[i,r] B[r,o]", 0).startswith("bond 'r' has size 0.")
     assert "Did you mean 'r1'?" in said("A[i,r] B[r,o]", {"r1": 2})
+
+
+def test_every_bond_without_a_size_is_said_at_once() -> None:
+    heads = [line for line in said("A[i,r,s] B[r,s,t,o] C[t]", {"q": 0, "r": 0}).split("\n") if line[0] != " "]
+    assert heads == [
+        "bond 'r' has size 0.",
+        "edge 's' is no mode, and bonds gives no size for it.",
+        "edge 't' is no mode, and bonds gives no size for it.",
+        "bonds gives a size for 'q', which no bond takes.",
+    ]
 
 
 def test_every_problem_of_the_graph_is_said_at_once() -> None:
@@ -167,6 +180,50 @@ def test_a_keyword_that_is_none_is_refused() -> None:
     assert said("A[i,o]", inputs=4).startswith("inputs is 4, which is neither")
     assert said("A[i,o]", inputs="i").startswith("inputs is 'i', which is neither")
     assert "Did you mean 'in'?" in said("A[i,o]", features={"inn": 3})
+    assert said("A[i,o]", input=3, output=4).count("is not known.") == 2
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        {"name": None},
+        {"features": 3},
+        {"options": ["bias"]},
+        {"kernel_size": 3},
+        {"shared": "i"},
+        {"arguments": "x"},
+        {"result": 3},
+        {"result": [3]},
+        {"inputs": 3.5},
+        {"inputs": {"i": 4.0}},
+        {"inputs": {"i": "4"}},
+        {"inputs": {3: 4}},
+    ],
+)
+def test_a_keyword_of_the_wrong_form_is_refused(weight: dict[str, object]) -> None:
+    assert said("A[i,o]", **weight)
+
+
+def test_a_kind_or_a_text_that_is_none_is_refused() -> None:
+    for kind in (None, 3, []):
+        with pytest.raises(GraphError, match="is not known"):
+            network(kind, "A[i,o]", **MODES)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="the network is not given as a text"):
+        network("linear", None, **MODES)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    import numpy as np
+
+    sizes = {"inputs": {"i": np.int64(4)}, "outputs": {"o": np.uint8(5)}, "features": {"in": np.int32(3)}}
+    graph = linear("A[i,r] B[r,o]", np.int16(2), **sizes)
+    assert graph == linear("A[i,r] B[r,o]", features={"in": 3})
+    assert type(graph.bonds["r"].size) is int
+    assert loads(dump(graph)) == graph
+    conv = {"inputs": {"i": 4}, "outputs": {"o": 5}, "kernel": {"k": 9}}
+    made = network("conv", "A[i,o,k]", kernel_size=np.array([3, 3]), options={"stride": np.int64(2)}, **conv)
+    assert made == network("conv", "A[i,o,k]", kernel_size=(3, 3), options={"stride": [np.int8(2), 2]}, **conv)
+    assert loads(dump(made)) == made
 
 
 # --- the builder -----------------------------------------------------------------------------------------------------

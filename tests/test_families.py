@@ -725,12 +725,12 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "ranks for a bond that is none",
         lambda: families.tt("linear", **PAIR, ranks={"r1": 2, "r2": 2}),
-        "ranks must name every bond; 'r2' is off.\n  Bonds: r1.",
+        "ranks must name every bond and no other (not a bond: r2).\n  Bonds: r1.",
     ),
     (
         "ranks without a bond",
         lambda: families.tucker("tensor", **FREE, ranks={"r1": 2, "r2": 2, "r3": 2}),
-        "ranks must name every bond; 'r4' is off.\n  Bonds: r1, r2, r3, r4.",
+        "ranks must name every bond and no other (missing: r4).\n  Bonds: r1, r2, r3, r4.",
     ),
     (
         "too few ranks",

@@ -81,11 +81,16 @@ CALLS: dict[str, Callable[[], object]] = {
     "edge_long_name": lambda: Edge("r" * 101, 4),
     "edge_size": lambda: Edge("r", 0),
     "edge_size_text": lambda: Edge("r", "4"),  # type: ignore[arg-type]
+    "core_edges": lambda: Core("A", "ir"),  # type: ignore[arg-type]
     "core_name": lambda: Core("A-1", ()),
     "term_names": lambda: Term("t", (Edge("r", 1), Edge("r", 2)), (Core("A", ()), Core("A", ()))),
     "term_with_mode": lambda: Term("t", (Edge("i", 1, Role.IN),), ()),
     "operand_name": lambda: Operand("x y", ()),
     "operand_axis": lambda: Operand("x", ((),)),
+    "operand_axes": lambda: Operand("x", ("ij",)),  # type: ignore[arg-type]
+    "graph_shared": lambda: _graph(shared="i"),
+    "graph_name": lambda: _graph(name=None),
+    "graph_features_role": lambda: _graph(features=(("bogus", 1),)),
     # rules
     "graph_kind": lambda: _graph(kind="linaer"),
     "graph_too_large": lambda: _graph(terms=(Term("t", (), tuple(Core(f"A{at}", ()) for at in range(10_001))),)),
@@ -124,18 +129,31 @@ CALLS: dict[str, Callable[[], object]] = {
     "text_no_bonds": lambda: _linear(bonds=None),
     "text_bond_missing": lambda: _linear(bonds={"r1": 2}),
     "text_bond_extra": lambda: _linear(bonds={"r": 2, "s": 3}),
+    "text_none": lambda: _linear(None),  # type: ignore[arg-type]
+    "text_commas": lambda: _linear("A[i o,]"),
+    "text_comma_at_the_end": lambda: _linear("A[i,o,]"),
+    "text_bonds_missing": lambda: _linear("A[i,r,s] B[r,s,o]", bonds={"t": 0}),
     "builder_role": lambda: Builder("linear").mode("inn", i=4),
     "builder_mode_twice": lambda: Builder("linear").mode("in", i=4).mode("in", i=5),
     "builder_mode_and_keyword": lambda: Builder("linear", inputs={"i": 4}).mode("in", j=5),
     # frame
     "frame_sizes": lambda: _linear(inputs=4),
     "frame_keyword": lambda: _linear(input={"i": 4}),
+    "frame_keywords": lambda: _linear(input={"i": 4}, foo=3),
+    "frame_forms": lambda: _linear(features=3, options=["bias"], kernel_size=3, shared="i", arguments=3, result=3),
+    "frame_vocab_twice": lambda: _embedding(vocab=3, features={"lookup": 3}),
+    "frame_modes": lambda: _linear(inputs={"1": 4, "i": 0}, outputs=3.5),
     "frame_features": lambda: _linear(features={"inn": 4}),
     "frame_axis": lambda: _map(arguments={"x": "b (i"}),
     # families
     "family_rank_missing": lambda: FAMILIES["cp"]("linear", inputs=(4,), outputs=(5,)),
     "family_terms": lambda: FAMILIES["btd"]("linear", inputs=(4,), outputs=(5,), rank=2, terms=0),
     "family_tree": lambda: FAMILIES["ht"]("tensor", free=(4, 5), rank=2, tree="12"),
+    "family_tree_flag": lambda: FAMILIES["ht"]("tensor", free=(4, 5), rank=2, tree=[True, 2]),
+    "family_grid_number": lambda: FAMILIES["peps"]("tensor", free=(4, 5), rank=2, grid=2),
+    "family_order_unknown": lambda: FAMILIES["tt_naive"]("tensor", free=(4, 5), rank=2, order=("free", "inn")),
+    "family_ranks_decimal": lambda: FAMILIES["cp"]("linear", inputs=(4,), outputs=(5,), ranks=3.5),
+    "family_ranks_names": lambda: FAMILIES["tt"]("tensor", free=(4, 5, 6), ranks={"r1": 2, "s": 3}),
     "family_ranks": lambda: FAMILIES["cp"]("linear", inputs=(4,), outputs=(5,), ranks=3),
     "family_too_large": lambda: FAMILIES["complete"]("tensor", free=(1,) * 200, rank=1),
 }

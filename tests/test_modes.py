@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import isclose, log, prod
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,3 +193,15 @@ def test_errors(split: object, sizes: tuple[int, int], choice: dict[str, str], t
     with pytest.raises(TnmarsError) as caught:
         split(*sizes, **choice)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(("size", "ways"), [(12.0, 2), ("12", 2), (True, 1), (12, 2.0), (None, 2), (12, "2")])
+def test_what_is_no_whole_number_is_not_split(size: object, ways: object) -> None:
+    for split in (factor, factor_up):
+        with pytest.raises(TnmarsError, match="cannot split"):
+            split(size, ways)  # type: ignore[arg-type]
+
+
+def test_a_number_of_numpy_is_split() -> None:
+    assert factor(np.int64(12), np.int8(2)) == (3, 4)
+    assert all(type(mode) is int for mode in factor(np.int64(12), 2))

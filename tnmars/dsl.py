@@ -41,50 +41,59 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
     written = _Parser(text).terms()
     terms = []
     spent: set[str] = set()
+    every: set[str] = set()
+    wrong: list[Problem] = []
     for name, cores in written:
         used = list(dict.fromkeys(edge for core in cores for edge in core.edges if edge not in modes))
-        sizes = _sizes(used, bonds, f"{name}." if len(written) > 1 else "", spent)
-        terms.append(Term(name, sizes, tuple(cores)))
+        every.update(used)
+        sizes = _sizes(used, bonds, f"{name}." if len(written) > 1 else "", spent, wrong)
+        terms.append(Term(name, tuple(sizes), tuple(cores)))
     if isinstance(bonds, Mapping):
-        extra = [key for key in bonds if key not in spent]
-        if extra:
-            raise GraphError(
-                Problem(
-                    f"bonds gives a size for '{extra[0]}', which no bond takes.", f"Bonds: {listing(sorted(spent))}."
-                )
-            )
+        wrong += [
+            Problem(f"bonds gives a size for '{key}', which no bond takes.", f"Bonds: {listing(sorted(every))}.")
+            for key in bonds
+            if key not in spent
+        ]
+    if wrong:
+        raise GraphError(wrong)
     return build(form, terms, weight.get("name", ""))
 
 
-def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str]) -> tuple[Edge, ...]:
-    """The bonds of one term, and notes which keys of the mapping they took."""
-    if not used:
-        return ()
+def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], wrong: list[Problem]) -> list[Edge]:
+    """The bonds of one term; notes which keys of the mapping they took, and what is wrong with them."""
     if bonds is None:
-        raise GraphError(Problem(f"no size is given for bond '{used[0]}'.", "Give bonds=8, or bonds={'r1': 8, …}."))
+        hint = "Give bonds=8, or bonds={'r1': 8, …}."
+        wrong += [Problem(f"no size is given for bond '{name}'.", hint) for name in used]
+        return []
     if not isinstance(bonds, Mapping):
-        return tuple(Edge(name, bonds) for name in used)
+        bonds = dict.fromkeys(used, bonds)
     found = {}
     for key, size in bonds.items():
-        name = key.removeprefix(prefix)
+        name = key.removeprefix(prefix) if isinstance(key, str) else key
         if name in used and (name not in found or key == prefix + name):
-            found[name] = Edge(name, size)
             spent.add(key)
-    missing = [name for name in used if name not in found]
-    if missing:
-        raise GraphError(
-            Problem(
-                f"edge '{missing[0]}' is no mode, and bonds gives no size for it.",
-                f"Sizes are given for: {listing(list(bonds))}.{nearest(missing[0], bonds)}",
-            )
+            try:
+                found[name] = Edge(name, size)
+            except GraphError as error:
+                found[name] = Edge(name, 1)
+                wrong += error.problems
+    wrong += [
+        Problem(
+            f"edge '{name}' is no mode, and bonds gives no size for it.",
+            f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
-    return tuple(found.values())
+        for name in used
+        if name not in found
+    ]
+    return list(found.values())
 
 
 class _Parser:
     """Reads `name: Core[a, b] Core[c] + …` from left to right."""
 
     def __init__(self, text: str):
+        if not isinstance(text, str):
+            raise GraphError(Problem("the network is not given as a text.", 'Write "A[i, r] B[r, o]".'))
         self.text = text.rstrip()
         self.at = 0
         self.word = ""
@@ -111,26 +120,36 @@ class _Parser:
                 name = word
                 self._next()
                 continue
+            edges, places = self._edges()
             try:
-                cores.append(Core(word, self._edges()))
+                cores.append(Core(word, tuple(edges)))
             except GraphError as error:
-                if error.problems[0].text.startswith("network text"):
-                    raise
-                raise GraphError([self._at(start, problem) for problem in error.problems]) from None
+                found = [
+                    (places[int(problem.path[0])] if problem.path else start, problem) for problem in error.problems
+                ]
+                raise GraphError([self._at(*entry) for entry in found]) from None
         if not cores:
             raise self._error("expected a core such as G1[i1, r1]")
         return name, cores
 
-    def _edges(self) -> tuple[str, ...]:
+    def _edges(self) -> tuple[list[str], list[int]]:
+        """The edges of a core, which commas separate, and where each stands."""
         self._take("[")
         edges: list[str] = []
-        while self._is_name():
+        places: list[int] = []
+        while self._is_name() or edges:
+            if not self._is_name():
+                raise self._error("expected the name of an edge")
             edges.append(self.word)
+            places.append(self.start)
             self._next()
-            if self.word == ",":
-                self._next()
+            if self.word != ",":
+                break
+            self._next()
+        if edges and self.word != "]":
+            raise self._error("expected ',' or ']'")
         self._take("]")
-        return tuple(edges)
+        return edges, places
 
     def _is_name(self) -> bool:
         return bool(self.word) and self.word not in "[],:+"

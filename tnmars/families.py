@@ -2,21 +2,23 @@
 
 A *site* is a group of modes that sit on one core: the k-th mode of every role, and in a convolution all kernel modes
 together. Sizes of bonds are given as one `rank`, or as `ranks`, in the order of the bonds or by name. Ranks are taken
-as given, never clipped; `tnmars.lint` says where one is wider than it can use.
+as given, never clipped; `tnmars.lint` says where one is wider than it can use. Where there is one site alone, and so
+no bond, a `rank` says nothing and may be given all the same.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from tnmars.errors import GraphError, Problem, listing, plural
+from tnmars.errors import GraphError, Problem, listing, nearest, plural
 from tnmars.frame import Weight, build, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.parts import is_list, whole
 from tnmars.rules import MAX_PARTS, Fields, problems
 
 if TYPE_CHECKING:
@@ -88,6 +90,11 @@ def tt_naive(
 ) -> Graph:
     """Tensor train with one core per mode, the roles in the given `order`: the (2d+1)-way "naive" TT convolution."""
     form = frame(kind, weight)
+    known = [str(role) for role in Role if role is not Role.BOND]
+    unknown = [role for role in order if role not in known]
+    if unknown:
+        hint = f"Roles: {', '.join(known)}.{nearest(str(unknown[0]), known)}"
+        raise _error(f"order has {unknown[0]!r}, which is not a role.", hint, "order")
     missing = [str(mode.role) for mode in form.modes if str(mode.role) not in order]
     if missing:
         raise _error(f"order leaves out role '{missing[0]}'.", "List every role that has modes.", "order")
@@ -138,9 +145,10 @@ def btd(
     """Block-term: a sum of Tucker terms, `terms` alike ones, or one for each entry of `ranks` that is a list."""
     form = frame(kind, weight)
     cores, bonds = _star(form, inside=())
+    terms = whole(terms)  # type: ignore[assignment]  # what is no number is refused here
     if terms is not None and (isinstance(terms, bool) or not isinstance(terms, int) or terms < 1):
         raise _error(f"terms is {terms!r}.", "It is a whole number from 1 on.", "terms")
-    several = isinstance(ranks, Sequence) and any(not isinstance(entry, int) for entry in ranks)
+    several = isinstance(ranks, Sequence) and any(isinstance(entry, (Sequence, Mapping)) for entry in ranks)
     count = len(ranks) if several and isinstance(ranks, Sequence) else terms
     if count is None:
         raise _error("btd needs to know how many terms there are.", "Give terms: 4, or one list of ranks a term.")
@@ -171,7 +179,8 @@ def ht(
 
     def grow(node: Tree) -> str:
         """The bond above a node, whose core and those below are added on the way."""
-        if isinstance(node, int):
+        node = whole(node)  # type: ignore[assignment]  # what is neither number nor list is refused below
+        if isinstance(node, int) and not isinstance(node, bool):
             if not 1 <= node <= len(sites) or node in leaves:
                 raise _error(
                     f"tree has site {node} twice." if node in leaves else f"tree has site {node} of {len(sites)}.",
@@ -204,17 +213,18 @@ def peps(
     """Projected entangled pairs: sites on a grid of any number of dimensions, neighbours joined."""
     form = frame(kind, weight)
     sites = _sites(form)
-    if prod(grid) != len(sites) or min(grid, default=0) < 1:
+    sides = _grid(grid)
+    if prod(sides) != len(sites) or min(sides, default=0) < 1:
         raise _error(
-            f"grid {list(grid)} does not have one place for each of {plural(len(sites), 'site')}.",
+            f"grid {sides} does not have one place for each of {plural(len(sites), 'site')}.",
             "A site is the k-th mode of every role; the sides of a grid are at least 1.",
             "grid",
         )
-    _refuse_more_than(len(sites) * (len(grid) + 1))
+    _refuse_more_than(len(sites) * (len(sides) + 1))
     pairs = []
     for at in range(len(sites)):
-        for axis, length in enumerate(grid):
-            step = prod(grid[axis + 1 :])
+        for axis, length in enumerate(sides):
+            step = prod(sides[axis + 1 :])
             if at // step % length < length - 1:
                 pairs.append((at, at + step))
     return _joined(form, sites, pairs, rank, ranks, weight)
@@ -276,6 +286,14 @@ def _error(text: str, hint: str, *path: str) -> GraphError:
     return GraphError(Problem(text, hint, path))
 
 
+def _grid(grid: object) -> list[int]:
+    sides = [whole(side) for side in grid] if isinstance(grid, Iterable) else []
+    found = [side for side in sides if isinstance(side, int) and not isinstance(side, bool)]
+    if not isinstance(grid, Iterable) or len(found) < len(sides):
+        raise _error(f"grid is {grid!r}, which is not a list of whole numbers.", "Write grid=(2, 3).", "grid")
+    return found
+
+
 def _refuse_more_than(parts: int) -> None:
     if parts > MAX_PARTS:
         text = f"the graph would have about {parts:,} bonds and cores; at most {MAX_PARTS:,} are allowed."
@@ -308,13 +326,16 @@ def _sizes(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, 
         text = "both rank and ranks are given." if rank is not None else "neither rank nor ranks is given."
         if bonds or rank is not None:
             raise _error(text, "Give one: rank for all bonds, or ranks for each.", *(["ranks"] if ranks else []))
-    if isinstance(ranks, (int, str)):
+    if ranks is not None and not is_list(ranks):
         raise _error(f"ranks is {ranks!r}, which is not a list.", "For one size of all bonds, give rank.", "ranks")
     if isinstance(ranks, Mapping):
         known = set(bonds)
-        wrong = [name for name in ranks if name not in known] + [name for name in bonds if name not in ranks]
-        if wrong:
-            raise _error(f"ranks must name every bond; '{wrong[0]}' is off.", f"Bonds: {listing(bonds)}.", "ranks")
+        extra = [str(name) for name in ranks if name not in known]
+        missing = [name for name in bonds if name not in ranks]
+        if extra or missing:
+            wrong = f"missing: {listing(missing)}" if missing else ""
+            wrong += f"{'; ' if extra and missing else ''}not a bond: {listing(extra)}" if extra else ""
+            raise _error(f"ranks must name every bond and no other ({wrong}).", f"Bonds: {listing(bonds)}.", "ranks")
         return tuple(Edge(name, ranks[name]) for name in bonds)
     sizes = [rank if rank is not None else 1] * len(bonds) if ranks is None else list(ranks)
     if len(sizes) != len(bonds):

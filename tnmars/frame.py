@@ -6,14 +6,15 @@ of a graph that has no terms yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
-from tnmars.graph import Graph
+from tnmars.graph import Graph, feature_role
 from tnmars.kinds import MODE_ROLES, Role
-from tnmars.parts import Axis, Edge, Operand, Term, parse_axis
+from tnmars.options import plain
+from tnmars.parts import Axis, Edge, Operand, Term, is_list, parse_axis, whole
 from tnmars.rules import Fields
 
 if TYPE_CHECKING:
@@ -59,12 +60,21 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
     >>> [str(edge) for edge in edges(Role.IN, (7, 4))], [str(edge) for edge in edges(Role.OUT, {"o": 5})]
     (['i1=7', 'i2=4'], ['o=5'])
     """
-    if isinstance(sizes, (str, int)):
+    if not is_list(sizes):
         text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
         raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
-    return tuple(Edge(name, size, role) for name, size in sizes.items())
+    found: list[Edge] = []
+    wrong: list[Problem] = []
+    for name, size in sizes.items():
+        try:
+            found.append(Edge(name, size, role))
+        except GraphError as error:
+            wrong += error.problems
+    if wrong:
+        raise GraphError(wrong)
+    return tuple(found)
 
 
 def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:
@@ -76,7 +86,7 @@ def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:
     names = _split(text) if isinstance(text, str) else list(text)
     found = []
     for name in names:
-        axis = parse_axis(name)
+        axis = parse_axis(name) if isinstance(name, str) else None
         if axis is None:
             raise GraphError(Problem(f"axis {name!r} is not a name.", "Write a name, or several in brackets: (i1 i2)."))
         found.append(axis)
@@ -94,36 +104,59 @@ def _split(text: str) -> list[str]:
     return words
 
 
+_FORMS = {
+    "features": (Mapping, "a table", "{'in': 781}"),
+    "arguments": (Mapping, "a table", "{'x': 'batch i1'}"),
+    "options": (Mapping, "a table", "{'bias': False}"),
+    "kernel_size": (Iterable, "a list", "(3, 3)"),
+    "shared": (Iterable, "a list", "['i1']"),
+    "result": (Iterable, "a list", "['batch', 'o1']"),
+}
+"""For keywords that are more than one value, what they are and what to write."""
+
+
+def _keywords(weight: Weight) -> Iterator[Problem]:
+    """What is wrong with the form of the keywords, whatever they say."""
+    known = Weight.__annotations__
+    for key, value in weight.items():
+        if key not in known:
+            yield Problem(f"keyword '{key}' is not known.", f"Keywords: {', '.join(known)}.{nearest(key, known)}")
+        elif key in _FORMS:
+            form, what, example = _FORMS[key]
+            if not isinstance(value, form) or (isinstance(value, str) and key != "result"):
+                yield Problem(f"{key} is {value!r}, which is not {what}.", f"Write {key}={example}.")
+    if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
+        yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
+
+
 def frame(kind: str, weight: Weight) -> Fields:
     """The fields of a graph without terms."""
-    unknown = [key for key in weight if key not in Weight.__annotations__]
-    if unknown:
-        hint = f"Keywords: {', '.join(Weight.__annotations__)}.{nearest(unknown[0], Weight.__annotations__)}"
-        raise GraphError(Problem(f"keyword '{unknown[0]}' is not known.", hint))
-    features = {_role(role): size for role, size in weight.get("features", {}).items()}
+    wrong = list(_keywords(weight))
+    if wrong:
+        raise GraphError(wrong)
+    features: dict[Role, Any] = {feature_role(role): whole(size) for role, size in weight.get("features", {}).items()}
     vocab = weight.get("vocab")
     if vocab is not None:
-        features[Role.LOOKUP] = vocab
+        features[Role.LOOKUP] = whole(vocab)
+    modes: list[Edge] = []
+    for role in MODE_ROLES:
+        try:
+            modes += edges(role, weight.get(KEYWORD[role], ()))  # type: ignore[arg-type]
+        except GraphError as error:
+            wrong += error.problems
+    if wrong:
+        raise GraphError(wrong)
     return Fields(
         kind=kind,
-        modes=tuple(edge for role in MODE_ROLES for edge in edges(role, weight.get(KEYWORD[role], ()))),  # type: ignore[arg-type]
+        modes=tuple(modes),
         terms=(),
         shared=tuple(weight.get("shared", ())),
         features=features,
-        kernel_size=tuple(weight.get("kernel_size", ())),
+        kernel_size=tuple(map(whole, weight.get("kernel_size", ()))),  # type: ignore[arg-type]  # the rules look
         inputs=tuple(Operand(name, axes(text)) for name, text in weight.get("arguments", {}).items()),
         output=axes(weight.get("result", ())),
-        options=dict(weight.get("options", {})),
+        options={key: plain(value) for key, value in weight.get("options", {}).items()},
     )
-
-
-def _role(name: str) -> Role:
-    known = [str(role) for role in MODE_ROLES]
-    if name not in known:
-        raise GraphError(
-            Problem(f"features has no role '{name}'.", f"Roles: {', '.join(known)}.{nearest(name, known)}")
-        )
-    return Role(name)
 
 
 def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:

@@ -13,10 +13,10 @@ from math import isfinite
 
 from tnmars import options as layer_options
 from tnmars import rules
-from tnmars.errors import GraphError, Problem
-from tnmars.kinds import KINDS, Kind, Role
+from tnmars.errors import GraphError, Problem, nearest
+from tnmars.kinds import KINDS, MODE_ROLES, Kind, Role
 from tnmars.options import OptionValue
-from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier
+from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier, names, whole
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
@@ -57,7 +57,7 @@ class Graph:
     def __post_init__(self) -> None:
         fields = self._fields()
         found = rules.problems(fields)
-        if not self.name.isprintable() or len(self.name) > MAX_NAME:
+        if not isinstance(self.name, str) or not self.name.isprintable() or len(self.name) > MAX_NAME:
             found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
         found += _origin_problems(self.origin)
         if found:
@@ -78,12 +78,12 @@ class Graph:
             self.kind,
             tuple(self.modes),
             tuple(self.terms),
-            tuple(self.shared),
-            {Role(role): size for role, size in self.features},
-            tuple(self.kernel_size),
+            names("shared is", self.shared),
+            {feature_role(role): whole(size) for role, size in self.features},  # type: ignore[misc]  # the rules look
+            tuple(map(whole, self.kernel_size)),  # type: ignore[arg-type]  # at what is no number
             tuple(self.inputs),
-            tuple(tuple(axis) for axis in self.output),
-            dict(self.options),
+            tuple(names("the output has axis", axis) for axis in self.output),
+            {key: layer_options.plain(value) for key, value in self.options},
         )
 
     @property
@@ -205,6 +205,15 @@ class Graph:
             lines.append(f"  bonds  {' '.join(map(str, term.bonds)) or 'none'}")
             lines.append(f"  cores  {term}")
         return "\n".join(lines)
+
+
+def feature_role(name: str) -> Role:
+    """The role of that name. Raises `GraphError` where there is none."""
+    known = [str(role) for role in MODE_ROLES]
+    if name not in known:
+        text = f"features has no role '{name}'."
+        raise GraphError(Problem(text, f"Roles: {', '.join(known)}.{nearest(str(name), known)}"))
+    return Role(name)
 
 
 def _option(value: OptionValue) -> str:

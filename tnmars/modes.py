@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log
+from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.parts import MAX_SIZE
+from tnmars.parts import MAX_SIZE, whole
 
 ORDERS = ("ascending", "descending", "mixed")
 CRITERIA = ("entropy", "variance")
@@ -25,7 +26,7 @@ def factor(size: int, ways: int, *, order: str = "ascending", criterion: str = "
     >>> factor(288, 5), factor(32, 2, order="descending"), factor(7, 3)
     ((2, 3, 3, 4, 4), (8, 4), (1, 1, 7))
     """
-    _check(size, ways, order, criterion)
+    size, ways = _checked(size, ways, order, criterion)
     primes = sorted(_primes(size))
     if len(primes) < ways:
         best = tuple([1] * (ways - len(primes)) + primes)
@@ -42,20 +43,26 @@ def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str 
     >>> factor_up(17200, 4, order="mixed")  # their product is 18,000
     (10, 12, 10, 15)
     """
-    _check(size, ways, order, criterion)
+    size, ways = _checked(size, ways, order, criterion)
     steps = [10**digit for digit in range(len(str(size)))]
     sizes = [-(-size // step) * step for step in steps]
     best = max(sizes, key=lambda candidate: _evenness(factor(candidate, ways, criterion=criterion), criterion))
     return factor(best, ways, order=order, criterion=criterion)
 
 
-def _check(size: int, ways: int, order: str, criterion: str) -> None:
-    if not 1 <= size <= MAX_SIZE or ways < 1:
-        raise TnmarsError(f"cannot split {size} into {ways} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on.")
+def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int]:
+    """The size and the number of modes as Python's own numbers, where they and the other settings are right."""
+    size, ways = whole(size), whole(ways)
+    numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (size, ways))
+    if not numbers or not 1 <= size <= MAX_SIZE or ways < 1:
+        raise TnmarsError(
+            f"cannot split {size!r} into {ways!r} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on."
+        )
     if order not in ORDERS:
         raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
     if criterion not in CRITERIA:
         raise TnmarsError(f"criterion {criterion!r} is not known; criteria: {', '.join(CRITERIA)}.")
+    return size, ways
 
 
 def _primes(size: int) -> Iterator[int]:

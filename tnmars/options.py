@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping
 
 from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.kinds import Kind, Option
-from tnmars.parts import MAX_SIZE
+from tnmars.parts import MAX_SIZE, whole
 
 OptionValue = int | str | tuple[int, ...]
 
 
 def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_SIZE
+
+
+def plain(value: object) -> object:
+    """A value with numpy's whole numbers, also in a list, made Python's own."""
+    return type(value)(map(whole, value)) if isinstance(value, (list, tuple)) else whole(value)
 
 
 def _axes_problem(option: Option, value: object, spatial: int, least: int) -> str:

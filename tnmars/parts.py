@@ -7,9 +7,10 @@ A part knows nothing of the graph around it: whether an edge is declared, or how
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from operator import index
 
 from tnmars.errors import GraphError, Problem
 from tnmars.kinds import Role
@@ -55,6 +56,33 @@ def size_problem(what: str, size: object) -> Problem | None:
     return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
 
 
+def whole(value: object) -> object:
+    """The whole number that `value` is, numpy's included, as Python's own; anything else as it is.
+
+    >>> import numpy
+    >>> whole(numpy.int64(4)), whole(4.0), whole(True)
+    (4, 4.0, True)
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        return index(value)  # type: ignore[arg-type]  # what is no number is caught
+    except TypeError:
+        return value
+
+
+def is_list(value: object) -> bool:
+    """Whether a value has entries, and is not a text, whose entries would be letters."""
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    """The entries of a list of names. Raises where it is one text, which would be taken for a list of letters."""
+    if not is_list(given):
+        raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
+    return tuple(given)
+
+
 def _raise(problems: Iterator[Problem | None]) -> None:
     found = [problem for problem in problems if problem is not None]
     if found:
@@ -74,6 +102,7 @@ class Edge:
         if self.role not in known:
             raise GraphError(Problem(f"edge '{self.name}' has role {self.role!r}.", f"Roles: {', '.join(known)}."))
         object.__setattr__(self, "role", Role(self.role))
+        object.__setattr__(self, "size", whole(self.size))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -97,7 +126,7 @@ class Core:
     edges: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", tuple(self.edges))
+        object.__setattr__(self, "edges", names(f"core '{self.name}' lists", self.edges))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -169,7 +198,8 @@ class Operand:
     axes: tuple[Axis, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "axes", tuple(tuple(axis) for axis in self.axes))
+        has = f"input '{self.name}' has axis"
+        object.__setattr__(self, "axes", tuple(names(has, axis) for axis in self.axes))
         empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 

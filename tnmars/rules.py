@@ -58,12 +58,12 @@ class Fields:
 
 def problems(fields: Fields) -> list[Problem]:
     """Everything that is wrong with the fields of a graph, up to a hundred problems; empty where they make one."""
-    kind = KINDS.get(fields.kind)
+    kind = KINDS.get(fields.kind) if isinstance(fields.kind, str) else None
     if kind is None:
         return [
             Problem(
                 f"kind '{fields.kind}' is not known.",
-                f"Kinds: {', '.join(KINDS)}.{nearest(fields.kind, KINDS)}",
+                f"Kinds: {', '.join(KINDS)}.{nearest(str(fields.kind), KINDS)}",
                 path=("kind",),
             )
         ]
