@@ -143,7 +143,10 @@ def test_a_parameter_is_set_from_outside(capfd: Printed) -> None:
     [
         ("rnk=2", "'rnk' was set from outside, but the file has no such parameter.\n  Parameters of the file: rank."),
         ("rank=0", "parameter 'rank', set from outside, has size 0."),
-        ("rank=99999999999999999999999999", "parameter 'rank', set from outside, has size 99,999,999,999,999,999,999."),
+        (
+            "rank=99999999999999999999999999",
+            "parameter 'rank', set from outside, has size 99,999,999,999,999,999,999,999,999.",
+        ),
         ("rank", "'rank' is not of the form NAME=NUMBER, for example rank=8."),
         ("=2", "'=2' is not of the form NAME=NUMBER, for example rank=8."),
         ("rank=x", "'rank=x' is not of the form NAME=NUMBER, for example rank=8."),
@@ -208,7 +211,7 @@ def test_expand_of_a_bad_file(tmp_path: Path, capfd: Printed) -> None:
         assert cli.run([command, str(tmp_path / "bad.yaml")]) == 2
         printed = capfd.readouterr()
         assert printed.out == ""
-        assert "bad.yaml:5:30: core 'B' lists edge 'x', which is not declared." in printed.err
+        assert "bad.yaml:5:30: error: core 'B' lists edge 'x', which is not declared." in printed.err
         assert cli.run([command, str(tmp_path / "none.yaml")]) == 2
         assert "none.yaml: cannot be read: No such file or directory." in capfd.readouterr().err
 
@@ -380,3 +383,47 @@ def test_check_says_larger_where_it_is(tmp_path: Path, capfd: Printed) -> None:
     file.write_text("tnmars: 1\nkind: linear\nfamily: lowrank\nin: {i: 4}\nout: {o: 4}\nrank: 9\n")
     assert cli.run(["check", str(file)]) == 0
     assert "72 parameters, 4.50x larger than dense" in capfd.readouterr().out
+
+
+# --- what --set takes, and --json gives ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["rank=08"], "'rank=08' has a number that starts with 0: write rank=8."),
+        (["rank=8", "--set", "rank=9"], "'rank' is set twice."),
+        (["rank=" + "9" * 101], "is not of the form NAME=NUMBER"),
+        (["rank=" + "9" * 5000], "is not of the form NAME=NUMBER"),
+        (["rank=8.0"], "is not of the form NAME=NUMBER"),
+        (["rank=-8"], "is not of the form NAME=NUMBER"),
+    ],
+)
+def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> None:
+    assert cli.run(["check", TT, "--set", *given]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", ["expand", "show"])
+def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(BAD)
+    for file in (str(bad), str(tmp_path / "none.yaml")):
+        for options in ([], ["--json"]):
+            assert cli.run(["check", file, *options]) == 2
+            checked = capfd.readouterr()
+            assert cli.run([command, file, *options]) == 2
+            assert capfd.readouterr() == checked
+
+
+def test_schema_takes_json(capfd: Printed) -> None:
+    assert cli.run(["schema", "--json"]) == 0
+    assert capfd.readouterr().out == schema_text()
+
+
+def test_show_gives_no_useful_sizes_of_very_many_bonds(tmp_path: Path, capfd: Printed) -> None:
+    file = tmp_path / "long.yaml"
+    file.write_text(f"tnmars: 1\nkind: tensor\nfamily: tt\nfree: [{', '.join(['2'] * 1200)}]\nrank: 2\n")
+    assert cli.run(["show", "--json", str(file)]) == 0
+    bonds = json.loads(capfd.readouterr().out)["terms"][0]["bonds"]
+    assert [bond["useful"] for bond in bonds.values()] == [None] * 1199

@@ -290,6 +290,31 @@ def test_no_other_word_is_a_flag(word: str) -> None:
     assert only(changed("bias: false", f"bias: {word}"))[2].endswith("which is neither true nor false.")
 
 
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [("no", "false"), ("Off", "false"), ("0", "false"), ("'true'", "true"), ("yes", "true"), ("1", "true")],
+)
+def test_the_flag_that_was_meant_is_said(word: str, fix: str) -> None:
+    assert hint(changed("bias: false", f"bias: {word}")) == f"Write {fix}."
+
+
+@pytest.mark.parametrize("option", ["stride: n", "padding: n", "padding: [n, n]", "dilation: [1, n]", "bias: n"])
+def test_an_option_takes_no_parameter(option: str) -> None:
+    text = CONV.replace("kernel_size", f"params: {{n: 2}}\noptions: {{{option}}}\nkernel_size")
+    hints = {problem.hint for problem in read(text.encode()).problems}
+    assert hints == {"Parameters stand for sizes only: write the value itself."}
+
+
+@pytest.mark.parametrize("text", ["tnmars: 1\n\tkind: linear\n", "a:\n\tb: 1\n", "a:\n  b: 1\n \tc: 1\n"])
+def test_a_tab_is_said_to_be_one(text: str) -> None:
+    assert hint(text) == "Use spaces to indent, not tabs."
+
+
+def test_cores_beside_terms_belong_under_one() -> None:
+    assert only(SUM + "cores: {A: [i, o]}\n")[:2] == (11, 1)
+    assert hint(SUM + "bonds: {A: 3}\n") == "With 'terms', each term has its own: put it under a term."
+
+
 @pytest.mark.parametrize("name", ["7", "1e3", "true", "~", "''", '"\\e[31m"', '"a\\nb"', "x" * 201, "[a]", "null"])
 def test_a_name_for_people_is_one_line_of_printable_text(name: str) -> None:
     line, column, message = only(changed("name: base", f"name: {name}"))
@@ -659,7 +684,7 @@ def test_what_follows_from_an_unreadable_part_is_left_out_and_the_rest_is_not() 
 def test_the_error_holds_every_problem_with_its_place() -> None:
     with pytest.raises(SpecError) as raised:
         loads(changed("G2: [r1", "G2: [r9").replace("tnmars: 1", "tnmars: 3"), source="tt.yaml")
-    assert str(raised.value).startswith("tt.yaml:1:9: 'tnmars' is '3', which is not 1.\n  Write 1.\n")
+    assert str(raised.value).startswith("tt.yaml:1:9: 'tnmars' is '3', which is not 1.\n  This version of")
     assert "\ntt.yaml:13:8: core 'G2' lists edge 'r9', which is not declared.\n  Declared" in str(raised.value)
 
 

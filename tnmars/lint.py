@@ -49,7 +49,9 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
     The rest of the term counts with the sizes it has. Each end of the bond passes on at most what fits through the
     narrowest cut between it and all modes and other ends. For two ends the smaller of the two bounds holds. For more,
     the slices are products of what the ends pass on, and one end may take the rest: the product of all bounds but the
-    largest. Raises `GraphError` where the term has no such bond.
+    largest. A mode that all ends share does not count, for each of its values has slices of its own.
+
+    Raises `GraphError` where the term has no such bond.
 
     >>> from tnmars.graph import Core, Edge
     >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
@@ -58,6 +60,11 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
     12
     """
     return _useful(cut.size for cut in topology.cut(graph, term, bond).values())
+
+
+def has_bounds(graph: Graph) -> bool:
+    """Whether the graph has few enough bonds for their useful sizes to be computed in passing."""
+    return sum(len(term.bonds) for term in _alike(graph)) <= MAX_BONDS
 
 
 def _useful(bounds: Iterable[int]) -> int:
@@ -133,7 +140,7 @@ def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
 def _bonds(graph: Graph, alike: Alike) -> Iterator[Problem]:
     """Warnings about bonds that are wider than they can use."""
     count = sum(len(term.bonds) for term in alike)
-    if count > MAX_BONDS:
+    if not has_bounds(graph):
         different = f" in {plural(len(alike), 'different term')}" if len(alike) < len(graph.terms) else ""
         yield Problem(
             f"useful sizes are not checked: the graph has {plural(count, 'bond')}{different}; "
@@ -152,12 +159,17 @@ def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]
         # A bound cut off at the size changes nothing: one such is the largest, and with two the bond uses all it has.
         useful = _useful(size if cut is None else cut.size for cut in cuts.values())
         if size > useful:
+            reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))
             yield Problem(
                 f"bond '{bond}'{_of(graph, names)} has size {size:,}, but can use at most {useful:,}.",
-                f"{_reason(bond, cuts, sizes)}\nSet its size to {useful:,} or less: "
+                f"{reason}\nSet its size to {useful:,} or less: "
                 "more adds parameters, but no weight that it could not give already.",
                 ("terms", term.name, "bonds", bond),
             )
+
+
+def _slices(shared: tuple[str, ...]) -> str:
+    return f" Its slices for each value of {listing(shared)} are apart from one another." if shared else ""
 
 
 def _reason(bond: str, cuts: Mapping[str, Cut | None], sizes: Mapping[str, int]) -> str:

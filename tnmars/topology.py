@@ -6,6 +6,7 @@ for networkx imports it late; `parts`, `is_tree` and the cuts do without, becaus
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -90,17 +91,33 @@ def cycles(graph: Graph, term: Term) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(map(tuple, found), key=lambda cycle: [order[edge] for edge in cycle]))
 
 
+def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = None) -> tuple[str, ...]:
+    """The other edges than bonds that every end of a bond lists: shared modes, for each value of which it is another.
+
+    >>> from tnmars.graph import Core, Edge
+    >>> common(Term("t", (Edge("r", 2),), (Core("A", ("b", "i", "r")), Core("B", ("b", "r", "o")))), "r")
+    ('b',)
+    """
+    cores = set((ends or term.ends())[bond])
+    listed = [set(core.edges) for core in term.cores if core.name in cores]
+    bonds = {found.name for found in term.bonds}
+    return tuple(sorted(set.intersection(*listed) - bonds))
+
+
 def cut(graph: Graph, term: Term, bond: str) -> dict[str, flow.Cut]:
     """For each end of a bond, the narrowest cut between that core and all modes and the other ends.
 
     The bond itself is taken as absent, so its own size has no say; the other edges count with the sizes they have.
+    So are the modes that all ends share: each value of theirs selects slices that have nothing to do with the others,
+    and the bond has to be wide enough for one at a time.
     Raises `GraphError` where the term has no such bond.
     """
     names = [found.name for found in term.bonds]
     if bond not in names:
         raise GraphError(f"term '{term.name}' has no bond '{bond}'. Bonds: {listing(names)}.{nearest(bond, names)}")
     net, ends = _network(graph, term), term.ends()[bond]
-    return {core: flow.min_cut(net, (core,), frozenset(ends), (bond,)) for core in ends}
+    absent = frozenset((bond, *common(term, bond)))
+    return {core: flow.min_cut(net, (core,), frozenset(ends), absent) for core in ends}
 
 
 def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, flow.Cut | None]]:
@@ -109,8 +126,8 @@ def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, flow.Cut | None
     found = {}
     for bond in term.bonds:
         cores = ends[bond.name]
-        others = frozenset(cores)
-        found[bond.name] = {core: flow.narrower(net, bond.size, (core,), others, (bond.name,)) for core in cores}
+        others, absent = frozenset(cores), frozenset((bond.name, *common(term, bond.name, ends)))
+        found[bond.name] = {core: flow.narrower(net, bond.size, (core,), others, absent) for core in cores}
     return found
 
 

@@ -18,17 +18,23 @@ from tnmars.spec.reader import Spec, read, read_file
 
 FILE = click.argument("file", type=click.Path())
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+MOST_DIGITS = 100
+"""How long a number may be that is reported as too large; a longer one is no number."""
 MOST_BITS = 10_000
 """Up to where whole numbers are printed: Python itself refuses to write out much longer ones."""
 
 
 def _assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not (value.strip().isascii() and value.strip().isdigit()):
+        name, _equals, value = (part.strip() for part in text.partition("="))
+        if not name or not (value.isascii() and value.isdigit()) or len(value) > MOST_DIGITS:
             raise click.BadParameter(f"'{text}' is not of the form NAME=NUMBER, for example rank=8.")
-        found[name.strip()] = int(value[:20])
+        if value != str(int(value)):
+            raise click.BadParameter(f"'{text}' has a number that starts with 0: write {name}={int(value)}.")
+        if name in found:
+            raise click.BadParameter(f"'{name}' is set twice.")
+        found[name] = int(value)
     return found
 
 
@@ -46,12 +52,24 @@ def _read(file: str, params: dict[str, int]) -> Spec:
     return read(sys.stdin.buffer.read(MAX_BYTES + 1), params) if file == "-" else read_file(file, params)
 
 
-def read_graph(file: str, params: dict[str, int]) -> Graph:
-    """The graph of a file, or of standard input."""
-    spec = _read(file, params)
+def read_graph(file: str, params: dict[str, int], as_json: bool = False) -> Graph:
+    """The graph of a file, or of standard input; where there is none, prints what `check` would and ends with 2."""
+    spec = _problems(file, params)
     if spec.graph is None:
-        raise SpecError(spec.problems, source=file)
+        if as_json:
+            click.echo(json.dumps([_check_data(file, spec, [], strict=False)], indent=1))
+        else:
+            _print_check(file, spec, [], strict=False)
+        raise click.exceptions.Exit(2)
     return spec.graph
+
+
+def _problems(file: str, params: dict[str, int]) -> Spec:
+    """What stands in a file; that it cannot be read is a problem like others."""
+    try:
+        return _read(file, params)
+    except SpecError as error:
+        return Spec(None, error.problems)
 
 
 @click.command()
@@ -76,10 +94,7 @@ def check(files: tuple[str, ...], params: dict[str, int], strict: bool, as_json:
 def _check(file: str, params: dict[str, int]) -> tuple[str, Spec, list[Problem]]:
     from tnmars.lint import lint
 
-    try:
-        spec = _read(file, params)
-    except SpecError as error:
-        return file, Spec(None, error.problems), []
+    spec = _problems(file, params)
     warnings = [spec.locate(problem) for problem in lint(spec.graph)] if spec.graph else []
     return file, spec, warnings
 
@@ -144,7 +159,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
     """Print the explicit graph of FILE: families, copies and parameters written out."""
     from tnmars.spec.writer import document, dump
 
-    graph = read_graph(file, params)
+    graph = read_graph(file, params, as_json)
     click.echo(json.dumps(document(graph), indent=1, ensure_ascii=False) if as_json else dump(graph), nl=as_json)
 
 
@@ -161,7 +176,7 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
     from tnmars import draw
     from tnmars.files import write_text
 
-    graph = read_graph(file, params)
+    graph = read_graph(file, params, as_json)
     if output is not None:
         writers = {".svg": draw.svg, ".dot": draw.dot, ".html": draw.html}
         ending = Path(output).suffix.lower()
@@ -178,9 +193,10 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
 
 
 def _incidence(graph: Graph) -> dict[str, Any]:
-    """Cores with shapes and bonds with ends: what a picture shows, as data."""
-    from tnmars.lint import useful_size
+    """Cores with shapes and bonds with ends, as data; no useful sizes where there are too many bonds."""
+    from tnmars.lint import has_bounds, useful_size
 
+    bounded = has_bounds(graph)
     terms = []
     for term in graph.terms:
         ends = term.ends()
@@ -191,7 +207,7 @@ def _incidence(graph: Graph) -> dict[str, Any]:
                 "bonds": {
                     bond.name: {
                         "size": bond.size,
-                        "useful": useful_size(graph, term, bond.name),
+                        "useful": useful_size(graph, term, bond.name) if bounded else None,
                         "ends": ends[bond.name],
                     }
                     for bond in term.bonds
@@ -203,6 +219,7 @@ def _incidence(graph: Graph) -> dict[str, Any]:
 
 
 @click.command()
+@click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
 def schema() -> None:
     """Print the JSON Schema of spec files, for editors."""
     from importlib.resources import files

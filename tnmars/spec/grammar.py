@@ -74,6 +74,13 @@ class Reading:
         self.guessed.add(path)
         return 1
 
+    def no_parameter(self, node: Node) -> str:
+        """What to say of a parameter where none may stand, or nothing; it then counts as used."""
+        if not isinstance(node, Scalar) or node.text not in self.params:
+            return ""
+        self.used.add(node.text)
+        return "Parameters stand for sizes only: write the value itself."
+
     def meant(self, name: str, known: Iterable[str]) -> str:
         """The known name that `name` may stand for, or nothing."""
         return closest(name, known, KEY_CUTOFF) if len(self.problems) < MAX_HINTS else ""
@@ -141,12 +148,14 @@ class Whole(Shape):
 
     least: int = 1
     most: int = MAX_SIZE
+    fix: str = ""
+    """What to do about a wrong one, where that is more than to write another."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
         if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
             return value
-        hint = _number_hint(node) or f"Write {self.example}."
+        hint = self.fix or _number_hint(node) or into.no_parameter(node) or f"Write {self.example}."
         return into.guess(node, path, f"{_label(path)} is {describe(node)}, which is {self._wrong(value)}.", hint)
 
     def _wrong(self, value: object) -> str:
@@ -222,13 +231,22 @@ class Flag(Shape):
         value = constant(node) if isinstance(node, Scalar) else BAD
         if isinstance(value, bool):
             return value
-        into.report(
-            node, path, f"{_label(path)} is {describe(node)}, which is neither true nor false.", "Write true or false."
-        )
+        text = f"{_label(path)} is {describe(node)}, which is neither true nor false."
+        into.report(node, path, text, into.no_parameter(node) or _flag_hint(node))
         return BAD
 
     def schema(self) -> Schema:
         return {"type": "boolean"}
+
+
+def _flag_hint(node: Node) -> str:
+    """Which of the two the writer of another word for it has meant, if that can be told."""
+    word = node.text.lower() if isinstance(node, Scalar) else ""
+    meant = [value for value, words in _FLAGS.items() if word in words]
+    return f"Write {meant[0]}." if meant else "Write true or false."
+
+
+_FLAGS = {"true": ("true", "yes", "on", "y", "1"), "false": ("false", "no", "off", "n", "0")}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -301,7 +319,7 @@ class Choice(Shape):
             node,
             path,
             f"{_label(path)} is {describe(node)}, which is not known.",
-            f"Known: {', '.join(self.words)}.{_did_you_mean(known)}",
+            into.no_parameter(node) or f"Known: {', '.join(self.words)}.{_did_you_mean(known)}",
         )
 
     @property
@@ -413,6 +431,8 @@ class Field:
     shape: Shape
     meaning: str
     required: bool = False
+    fix: str = ""
+    """What to write where it is missing, if that is always the same."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -421,6 +441,8 @@ class Record(Shape):
 
     fields: tuple[Field, ...]
     what: str = "this table"
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """Keys that are not known here, with where to put them."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
@@ -434,10 +456,11 @@ class Record(Shape):
             meant = key
             if key not in known:
                 meant = mistyped.get(key, "")
-                hint = f"Keys: {', '.join(known)}.{_did_you_mean(meant)}"
+                moved = dict(self.elsewhere).get(key, "")
+                hint = moved or f"Keys: {', '.join(known)}.{_did_you_mean(meant)}"
                 into.report(key_node, (*path, key), f"key '{shorten(key)}' is not known in {self.what}.", hint)
                 if not meant or meant in found or not _fits(known[meant].shape, value_node):
-                    if meant or not isinstance(value_node, Scalar):
+                    if meant or not (moved or isinstance(value_node, Scalar)):
                         into.lost.add((*path, meant) if meant else path)
                     continue
             into.places.setdefault((*path, meant), key_node.place)
@@ -449,7 +472,7 @@ class Record(Shape):
                 into.lost.add((*path, entry.key))
                 if entry.key not in mistyped.values() and "" not in node.gaps:
                     text = f"key '{entry.key}' is missing in {self.what}."
-                    into.report(node, path, text, f"It is for: {entry.meaning}.")
+                    into.report(node, path, text, entry.fix or f"It is for: {entry.meaning}.")
         return found
 
     def mistyped(self, table: Table) -> dict[str, str]:

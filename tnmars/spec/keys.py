@@ -53,6 +53,8 @@ SETTINGS: dict[str, tuple[Shape, str]] = {
 
 BONDS = Field("bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)")
 CORES = Field("cores", TableOf(ListOf(Name()), "core", least=1), "the cores, each with its edges in axis order", True)
+_VERSION = Whole(VERSION, VERSION, f"This version of tnmars reads format {VERSION}: write {VERSION}.")
+_UNDER_A_TERM = "With 'terms', each term has its own: put it under a term."
 COPIES = Field("copies", Size(), "how many terms like this the sum has: t gives t1, t2, …")
 TERM = Record((COPIES, BONDS, CORES), "a term")
 
@@ -73,7 +75,7 @@ def _roles(kinds: tuple[Kind, ...]) -> list[Role]:
 def _head(kinds: tuple[Kind, ...]) -> list[Field]:
     """The keys that every way to write a graph has."""
     found = [
-        Field("tnmars", Whole(VERSION, VERSION), "the version of the format", True),
+        Field("tnmars", _VERSION, "the version of the format", True, f"Add 'tnmars: {VERSION}'."),
         Field("name", Text(), "what people call it"),
         Field("kind", Choice(tuple(KINDS)), "what the weight does", True),
         Field("params", TableOf(Whole(), "parameter"), "numbers with names, to be used as sizes and set from outside"),
@@ -123,6 +125,7 @@ def record(kind: str | None, form: str, family: str | None = None) -> Record:
     """The keys of a file of this kind, written in this form; where kind or family are not known, of all of them."""
     kinds = _kinds(kind)
     what = f"a spec of kind '{kind}'" if kind in KINDS else "a spec"
+    elsewhere: tuple[tuple[str, str], ...] = ()
     if form == "family":
         names = [family] if family in FAMILIES else list(FAMILIES)
         wanted = {key: need for name in names for key, need in settings(name).items()}
@@ -137,6 +140,7 @@ def record(kind: str | None, form: str, family: str | None = None) -> Record:
         terms = TableOf(TERM, "term")
         fields = [*_modes(kinds), Field("terms", terms, "the summands, each with its own bonds and cores", True)]
         what += " with 'terms'"
+        elsewhere = tuple((entry.key, _UNDER_A_TERM) for entry in TERM.fields)
     else:
         fields = [*_modes(kinds), BONDS, CORES]
-    return Record((*_head(kinds), *fields), what)
+    return Record((*_head(kinds), *fields), what, elsewhere)

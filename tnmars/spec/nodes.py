@@ -22,6 +22,7 @@ MAX_DIRECTIVES = 10
 """How many lines may start with '%': the parser compares each with all before it."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
 _SMALLER = "Write a family, or copies of a term, in place of like parts."
 _FLATTER = "Write it in fewer levels."
@@ -82,10 +83,19 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
         hint = "Mind indents, colons, brackets and quotes"
         start = error.context_mark
         hint += f", from line {start.line + 1} on." if start and start.line + 1 < place.line else "."
+        if _is_tab(text, place):
+            hint = "Use spaces to indent, not tabs."
         raise TextError(Problem(f"not valid YAML: {what}.", hint, place=place)) from None
     except yaml.YAMLError as error:
         raise TextError(Problem(f"not valid YAML: {error}.", place=Place(1, 1))) from None
     return tree, problems
+
+
+def _is_tab(text: str, place: Place) -> bool:
+    """Whether the line up to a place is an indent with a tab in it."""
+    lines = _LINE_END.split(text)
+    before = lines[place.line - 1][: place.column] if place.line <= len(lines) else ""
+    return "\t" in before and not before.strip()
 
 
 def _decode(data: bytes) -> str:
@@ -124,7 +134,7 @@ def _decode(data: bytes) -> str:
 
 
 def _place_after(text: str) -> Place:
-    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
+    lines = _LINE_END.split(text)
     return Place(len(lines), len(lines[-1]) + 1)
 
 
