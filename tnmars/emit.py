@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from tnmars.plan.network import TOKENS, Labels
@@ -79,6 +80,24 @@ class _Writer:
 
     def __post_init__(self) -> None:
         self.sizes = dict(self.program.sizes)
+
+    @cached_property
+    def fused(self) -> Name:
+        """The last product or convolution, where the bias can be added by it; empty where it cannot."""
+        if not self.frame.has_bias or self.frame.cut or self.frame.dense or not self.program.run:
+            return ""
+        made = {instruction.out: instruction for instruction in self.program.run}
+        last = made.get(self.program.result)
+        wanted = last.axes if last else ()
+        if isinstance(last, Arrange) and last.source in made and _flat(last.axes) == _flat(made[last.source].axes):
+            last = made[last.source]
+        if isinstance(last, Matmul):
+            is_plain = all(len(self._axes_of(name)) == 2 for name in last.reads)
+            return last.out if is_plain and last.axes == wanted[:2] and len(wanted) == 2 else ""
+        return last.out if isinstance(last, Conv) and last.axes[:2] == wanted[:2] else ""
+
+    def _axes_of(self, name: Name) -> Groups:
+        return self.program.axes()[name]
 
     def source(self) -> str:
         cores = core_names(self.program)
@@ -170,6 +189,8 @@ class _Writer:
             ranks = (len(self.axes[instruction.left]), len(self.axes[instruction.right]))
             if ranks == (2, 3):  # torch.matmul would fold the batch, which is slow in the backward pass
                 return f"torch.bmm({left}.expand({right}.shape[0], -1, -1), {right})"
+            if instruction.out == self.fused:
+                return f"torch.addmm(bias, {left}, {right})"
             return f"torch.{'mm' if ranks == (2, 2) else 'bmm'}({left}, {right})"
         if isinstance(instruction, Times):
             return f"{self._of(instruction.left)} * {self._of(instruction.right)}"
@@ -203,11 +224,13 @@ class _Writer:
     def _conv(self, instruction: Conv) -> str:
         source, weight = self._of(instruction.source), self._of(instruction.weight)
         groups = f", groups={instruction.groups}" if instruction.groups > 1 else ""
-        if not instruction.spatial and not groups:  # pointwise: a product is as fast as a convolution, or faster
+        bias = ", bias" if instruction.out == self.fused else ""
+        if not instruction.spatial and not groups and not bias:  # a product is as fast as a pointwise convolution
             return f"torch.bmm({weight}.expand({source}.shape[0], -1, -1), {source})"
         if not instruction.spatial:
-            return f"F.conv1d({source}, {weight}{groups})"
-        return f"F.conv{self.frame.spatial}d({source}, {weight}{self._options(instruction.spatial)}{groups})"
+            unit = "" if groups else ".unsqueeze(-1)"
+            return f"F.conv1d({source}, {weight}{unit}{bias}{groups})"
+        return f"F.conv{self.frame.spatial}d({source}, {weight}{bias}{self._options(instruction.spatial)}{groups})"
 
     def _options(self, acting: Sequence[int]) -> str:
         """The options of a convolution on the spatial axes that act in it."""
@@ -344,7 +367,7 @@ class _Writer:
         if self.frame.dense:
             return self._dense()
         result = "y" if self.frame.cut else self._of(self.program.result)
-        if not self.frame.has_bias:
+        if not self.frame.has_bias or self.fused:
             return result
         return f"{result} + bias" + (f".reshape(-1{', 1' * self.frame.spatial})" if self.frame.spatial else "")
 
@@ -355,6 +378,10 @@ class _Writer:
         bias = ", bias" if self.frame.has_bias else ", None"
         options = self._options(range(self.frame.spatial)) if self.frame.spatial else ""
         return f"{self.frame.dense}(x0, {weight}{bias}{options})"
+
+
+def _flat(axes: Groups) -> Labels:
+    return tuple(label for group in axes for label in group)
 
 
 def _tuple(parts: Iterable[str]) -> str:
