@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tnmars.draw import dot, layout, svg, terminal
 from tnmars.draw.scene import scene
 from tnmars.draw.text import signature
+from tnmars.families import FAMILIES
 from tnmars.graph import Core, Edge, Graph, Role, Term
 
 Bonds = Mapping[str, tuple[object, ...]]
@@ -625,3 +626,16 @@ def test_drawing_needs_nothing_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_the_effort_for_a_tangle_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scale has labels on cores here, so that without a limit all would be tried."""
+    scenes = sys.modules["tnmars.draw.scene"]
+    calls = []
+    real = scenes._attempt
+    monkeypatch.setattr(scenes, "_attempt", lambda *given: calls.append(given) or real(*given))
+    graph = FAMILIES["complete"]("tensor", free=(2,) * 30, rank=1)
+    monkeypatch.setattr(scenes, "_EFFORT", 1000)
+    found = scenes.scene(graph, graph.terms[0])
+    assert len(found.labels) == len(graph.bonds) == 435
+    assert len(calls) <= 2

@@ -97,34 +97,43 @@ def _reached(
     received: _Received = {}
     total = 0.0
     while total <= enough:
-        came, sink = _search(net, sources, sinks, without, received)
-        if sink is None:
+        came, added = _fill(net, sources, sinks, without, received)
+        if not added:
             return came
-        total += _push(net, _path(came, sink), received)
+        total += added
     return None
 
 
-def _search(
+def _fill(
     net: Network,
     sources: Collection[str],
     sinks: Collection[str],
     without: Collection[str],
     received: _Received,
-) -> tuple[_Came, _Node | None]:
-    """Every node that more flow can reach, with the one before it, up to the first sink; and that sink, if any."""
+) -> tuple[_Came, float]:
+    """Every node that more flow can reach, with the one before it, and how much of it was led to sinks on the way.
+
+    The search goes on behind each sink that it fills, as long as the way there has room left: a chain of small modes
+    takes one search, not one for each. Only a search that adds nothing has seen all nodes.
+    """
     came: _Came = {(_CORE, core): None for core in sources}
     queue = deque(came)
+    added = 0.0
     while queue:
         node = queue.popleft()
-        for after in _onward(net, node, without, received):
+        for after in list(_onward(net, node, without, received)):
             if after in came:
                 continue
-            came[after] = node
             side, name = after
             if (side == _OUT and name in net.open_edges) or (side == _CORE and name in sinks):
-                return came, after
-            queue.append(after)
-    return came, None
+                path = [*_path(came, node), after]
+                added += _push(net, path, received)
+                if any(_room(net, *step, received) <= _LEAST for step in pairwise(path[:-1])):
+                    return came, added
+            else:
+                came[after] = node
+                queue.append(after)
+    return came, added
 
 
 def _onward(net: Network, node: _Node, without: Collection[str], received: _Received) -> Iterator[_Node]:

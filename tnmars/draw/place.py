@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 
 from tnmars.draw.stress import Point, cross
 
 _CELL = 64
+_CROWDED = 40
+"""How many things a square may hold for one more line to be noted: all places there are bad, and looking takes time."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ class Board:
 
     def _add(self, thing: Thing, box: Box) -> None:
         for cell in _cells(box):
-            self.cells.setdefault(cell, []).append(thing)
+            there = self.cells.setdefault(cell, [])
+            if thing.segment is None or len(there) < _CROWDED:
+                there.append(thing)
 
-    def _close(self, box: Box, spare: Collection[str]) -> Iterator[Thing]:
+    def _close(self, cells: Iterable[tuple[int, int]], spare: Collection[str]) -> Iterator[Thing]:
         seen = set()
-        for cell in _cells(box):
+        for cell in cells:
             for thing in self.cells.get(cell, ()):
                 if thing.owner not in spare and id(thing) not in seen:
                     seen.add(id(thing))
@@ -94,7 +98,7 @@ class Board:
     def box_cost(self, box: Box, spare: Collection[str] = ()) -> float:
         """What it costs to put a box here; what belongs to those in `spare` costs nothing."""
         found = 0.0
-        for thing in self._close(box, spare):
+        for thing in self._close(_cells(box), spare):
             met = thing.box is not None and thing.box.meets(box)
             if met or (thing.segment is not None and crosses_box(box, *thing.segment)):
                 found += thing.cost
@@ -103,7 +107,8 @@ class Board:
     def segment_cost(self, a: Point, b: Point, spare: Collection[str] = ()) -> float:
         """What it costs to draw a segment here."""
         found = 0.0
-        for thing in self._close(_around(a, b), spare):
+        cells = dict.fromkeys(cell for piece in _pieces(a, b) for cell in _cells(_around(*piece)))
+        for thing in self._close(cells, spare):
             met = thing.box is not None and crosses_box(thing.box, a, b)
             if met or (thing.segment is not None and cross(a, b, *thing.segment)):
                 found += thing.cost

@@ -38,6 +38,8 @@ _LARGE = 400
 """From so many cores, lines and legs on, little time is spent on labels."""
 _GROWN = 1.5
 """What each step to a larger scale costs, to be weighed against overlaps."""
+_EFFORT = 4000
+"""How many parts are placed, over all scales tried, before the best so far is taken: no scale unties thousands."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def scene(graph: Graph, term: Term) -> Scene:
         if best is None or cost < best_cost:
             best, best_cost = found, cost
         enough = step + 1 >= tries and best.cost < ON_CORE
+        enough |= (step + 2) * parts > _EFFORT
         if enough or best_cost <= _GROWN * (step + 1):
             break
     assert best is not None
