@@ -52,7 +52,6 @@ choice
 draw.*
 explain
 cli.graphs
-cli.plans
 {TORCH_LINE}
 calibrate
 init
@@ -62,6 +61,10 @@ tuning
 frozen
 compiler
 export
+bench.*
+bench
+bench.__main__
+cli.plans
 cli
 __main__
 """.strip().splitlines()

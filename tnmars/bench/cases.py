@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +75,7 @@ def _linear_cases() -> Iterator[Case]:
 
 
 def _conv_cases() -> Iterator[Case]:
-    sizes: dict[str, tuple[int, ...]] = {"inputs": (128,), "outputs": (128,), "kernel": (3, 3)}
+    sizes: dict[str, Any] = {"inputs": (128,), "outputs": (128,), "kernel": (3, 3)}
     options = {"padding": 1}
     dense = partial(nn.Conv2d, 128, 128, 3, padding=1)
     rest = (dense, partial(torch.randn, 8, 128, 56, 56), 8)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tnmars.bench.plain import Contender
 
@@ -17,23 +17,23 @@ Cores = Mapping[str, Tensor]
 
 
 def _tucker2(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
-    x = F.conv2d(x, cores["U1"].t()[:, :, None, None])
-    x = F.conv2d(x, cores["G"].permute(3, 0, 1, 2), padding=1)
-    return F.conv2d(x, cores["U2"][:, :, None, None], bias)
+    x = functional.conv2d(x, cores["U1"].t()[:, :, None, None])
+    x = functional.conv2d(x, cores["G"].permute(3, 0, 1, 2), padding=1)
+    return functional.conv2d(x, cores["U2"][:, :, None, None], bias)
 
 
 def _cp(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
-    x = F.conv2d(x, cores["A1"].t()[:, :, None, None])
+    x = functional.conv2d(x, cores["A1"].t()[:, :, None, None])
     taps = torch.einsum("hr,wr->rhw", cores["A2"], cores["A3"]).unsqueeze(1)
-    x = F.conv2d(x, taps, padding=1, groups=taps.shape[0])
-    return F.conv2d(x, cores["A4"][:, :, None, None], bias)
+    x = functional.conv2d(x, taps, padding=1, groups=taps.shape[0])
+    return functional.conv2d(x, cores["A4"][:, :, None, None], bias)
 
 
 def _tt(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
-    x = F.conv2d(x, cores["G1"].t()[:, :, None, None])
-    x = F.conv2d(x, cores["G2"].permute(2, 0, 1)[:, :, :, None], padding=(1, 0))
-    x = F.conv2d(x, cores["G3"].permute(2, 0, 1)[:, :, None, :], padding=(0, 1))
-    return F.conv2d(x, cores["G4"].t()[:, :, None, None], bias)
+    x = functional.conv2d(x, cores["G1"].t()[:, :, None, None])
+    x = functional.conv2d(x, cores["G2"].permute(2, 0, 1)[:, :, :, None], padding=(1, 0))
+    x = functional.conv2d(x, cores["G3"].permute(2, 0, 1)[:, :, None, :], padding=(0, 1))
+    return functional.conv2d(x, cores["G4"].t()[:, :, None, None], bias)
 
 
 def _ring(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
@@ -41,11 +41,11 @@ def _ring(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
     closing, inside, first = cores["A"].shape
     last, outside, _ = cores["D"].shape
     batch, _, height, width = x.shape
-    x = F.conv2d(x, cores["A"].permute(0, 2, 1).reshape(closing * first, inside, 1, 1))
+    x = functional.conv2d(x, cores["A"].permute(0, 2, 1).reshape(closing * first, inside, 1, 1))
     x = x.reshape(batch * closing, first, height, width)
     taps = torch.einsum("ahb,bwc->cahw", cores["B"], cores["C"])
-    x = F.conv2d(x, taps, padding=1).reshape(batch, closing * last, height, width)
-    return F.conv2d(x, cores["D"].permute(1, 2, 0).reshape(outside, closing * last, 1, 1), bias)
+    x = functional.conv2d(x, taps, padding=1).reshape(batch, closing * last, height, width)
+    return functional.conv2d(x, cores["D"].permute(1, 2, 0).reshape(outside, closing * last, 1, 1), bias)
 
 
 _CHAINS: dict[str, Callable[[Tensor, Cores, Tensor | None], Tensor]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Action = Callable[[], object]
 TURN = 0.002
 """A turn lasts at least so many seconds: short actions are repeated within it."""
+WARM = 0.05
+"""An action shorter than so many seconds runs once before its turn, as it does in a loop of its own."""
 LEAST_ROUNDS = 3
 
 
@@ -34,26 +37,34 @@ def threads(count: int) -> Iterator[None]:
 def in_turns(actions: Sequence[Action], rounds: int = 15, budget: float = 6.0) -> list[float]:
     """The shortest time of each action, in seconds.
 
-    With one thread it is processor time, which other processes disturb less. An action that has had `budget` seconds
-    sits out the remaining rounds, but for the first few and for the first action, which is the unit.
+    With one thread it is processor time, which other processes disturb less. Who comes after whom changes from round
+    to round: what one leaves in caches and in the allocator matters to the next. An action that has had `budget`
+    seconds sits out the remaining rounds, but for the first few and for the first action, which is the unit.
     """
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     shortest, spent = [float("inf")] * len(actions), [0.0] * len(actions)
     for action in actions:
         action()
+    draw = random.Random(0)
     for turn in range(rounds):
-        for at, action in enumerate(actions):
+        for at in draw.sample(range(len(actions)), len(actions)):
             if at and turn >= LEAST_ROUNDS and spent[at] > budget:
                 continue
-            left = TURN
-            while left > 0:
-                start = clock()
-                action()
-                took = clock() - start
-                shortest[at] = min(shortest[at], took)
-                spent[at] += took
-                left -= max(took, 1e-6)
+            if shortest[at] < WARM:
+                actions[at]()
+            took = _turn(actions[at], clock)
+            shortest[at] = min([shortest[at], *took])
+            spent[at] += sum(took)
     return shortest
+
+
+def _turn(action: Action, clock: Callable[[], float]) -> list[float]:
+    took: list[float] = []
+    while sum(took) < TURN and len(took) < 1000:
+        start = clock()
+        action()
+        took.append(clock() - start)
+    return took
 
 
 def forward_action(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Action:
@@ -73,7 +84,7 @@ def training_action(run: Callable[..., Tensor], inputs: Sequence[Tensor], parame
 
     def action() -> None:
         forget(parameters)
-        run(*inputs).backward(gradient)
+        torch.autograd.backward(run(*inputs), gradient)
 
     return action
 
@@ -90,9 +101,6 @@ def peak_memory(action: Action, parameters: Sequence[Tensor]) -> int:
     Counted from every allocation that torch makes, so it is the same on every run; buffers inside the libraries that
     torch calls are not seen.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
-    from torch.profiler import ProfilerActivity, profile
-
     action()
     forget(parameters)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:

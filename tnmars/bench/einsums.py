@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 
 import opt_einsum
 import torch
 from torch import Tensor
 
-from tnmars.graph import Graph, Term
+from tnmars.graph import Graph
 
 Labels = tuple[str, ...]
+BATCH = "@batch"
 SEARCHED = 13
 """Up to how many operands the best path by operations is found; beyond, a random search is good enough."""
 
@@ -57,31 +57,26 @@ def _steps(held: list[Labels], path: list[tuple[int, ...]], output: Labels) -> I
         kept = tuple(label for label in dict.fromkeys((*left, *right)) if label in rest)
         if at == len(path) - 1:
             kept = output
-        letters = {label: opt_einsum.get_symbol(number) for label, number in zip({*left, *right}, count())}
+        letters = {label: opt_einsum.get_symbol(number) for number, label in enumerate(dict.fromkeys((*left, *right)))}
         texts = ["".join(letters[label] for label in group) for group in (left, right, kept)]
         yield max(places), min(places), f"{texts[0]},{texts[1]}->{texts[2]}"
         held.append(kept)
 
 
-def _cores(graph: Graph, term: Term) -> tuple[list[str], list[Labels]]:
-    names = [graph.qualified(term, core.name) for core in term.cores]
-    return names, [core.edges for core in term.cores]
-
-
 def contraction(
-    graph: Graph, extra: Sequence[Labels], sizes: Mapping[str, int], output: Labels, gathered: Mapping[str, str]
+    graph: Graph, extra: Sequence[Labels], sizes: Mapping[str, int], output: Labels, taken: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Tensor], list[Tensor]], Tensor]:
-    """The sum of the terms of a graph, contracted with other operands. `gathered` renames modes that are looked up."""
+    """The sum of the terms of a graph, contracted with other operands.
+
+    Modes that are `taken` by an index are no axes of their cores any more: these have the batch first instead.
+    """
     runs = []
     for term in graph.terms:
-        names, edges = _cores(graph, term)
-        labels = [tuple(gathered.get(edge, edge) for edge in group) for group in edges]
-        used = [*extra, *labels]
-        if len(used) == 1:
-            used = [*used, ()]
-        runs.append(
-            (names, pairwise(used, {**graph.sizes(term), **sizes}, output), len(used) > len(names) + len(extra))
-        )
+        names = [graph.qualified(term, core.name) for core in term.cores]
+        labels = [*extra, *(_labels(core.edges, taken) for core in term.cores)]
+        is_lone = len(labels) == 1
+        contract = pairwise([*labels, ()] if is_lone else labels, {**graph.sizes(term), **sizes}, output)
+        runs.append((names, contract, is_lone))
 
     def run(cores: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
         totals = []
@@ -94,3 +89,8 @@ def contraction(
         return total
 
     return run
+
+
+def _labels(edges: Labels, taken: Sequence[str]) -> Labels:
+    kept = tuple(edge for edge in edges if edge not in taken)
+    return kept if len(kept) == len(edges) else (BATCH, *kept)

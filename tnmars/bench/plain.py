@@ -12,13 +12,11 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
-from tnmars.bench.einsums import Labels, contraction
+from tnmars.bench.einsums import BATCH, Labels, contraction
 from tnmars.graph import Graph, Role
-
-BATCH = "@batch"
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,9 @@ class Contender:
 def rebuilt_weight(graph: Graph) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """Makes the weight in torch's layout from the cores, in pairs; padding is cut off."""
     groups = [[mode for mode in graph.modes if mode.role in _held(role)] for role in graph.rules.layout]
-    groups = groups or [[mode] for mode in graph.modes]
+    groups = [group for group in groups if group] or [[mode] for mode in graph.modes]
     output = tuple(mode.name for group in groups for mode in group)
-    contract = contraction(graph, [], {}, output, {})
+    contract = contraction(graph, [], {}, output)
     room = [prod(mode.size for mode in group) for group in groups]
     real = [graph.padding.get(group[0].role, (0, size))[1] for group, size in zip(groups, room, strict=True)]
 
@@ -64,12 +62,14 @@ def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None) -> C
     def run(x: Tensor) -> Tensor:
         weight = make(cores)
         if graph.kind == "linear":
-            return F.linear(x, weight, bias)
+            return functional.linear(x, weight, bias)
         if graph.kind == "embedding":
-            return F.embedding(x, weight)
+            return functional.embedding(x, weight)
         if graph.kind == "tensor":
             return weight[x.unbind(-1)]
-        return (F.conv1d, F.conv2d, F.conv3d)[len(graph.kernel_size) - 1](x, weight, bias, **options)
+        return (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1](
+            x, weight, bias, **options
+        )
 
     return Contender("rebuild the weight", "plain", run, _trained(cores, bias))
 
@@ -90,12 +90,12 @@ def _push_linear(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None,
     ins = [mode for mode in graph.modes if mode.role is Role.IN]
     outs = [mode for mode in graph.modes if mode.role is Role.OUT]
     labels: Labels = (BATCH, *(mode.name for mode in ins))
-    contract = contraction(graph, [labels], {BATCH: batch}, (BATCH, *(mode.name for mode in outs)), {})
+    contract = contraction(graph, [labels], {BATCH: batch}, (BATCH, *(mode.name for mode in outs)))
     shape = [mode.size for mode in ins]
     pad = prod(shape) - graph.in_features
 
     def run(x: Tensor) -> Tensor:
-        spread = (F.pad(x, (0, pad)) if pad else x).reshape(-1, *shape)
+        spread = (functional.pad(x, (0, pad)) if pad else x).reshape(-1, *shape)
         y = contract(cores, [spread]).reshape(spread.shape[0], -1)[:, : graph.out_features]
         return y if bias is None else y + bias
 
@@ -106,7 +106,7 @@ def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, b
     """Distinct rows, a slice of each core for each, and the einsum of the slices."""
     rows = [mode for mode in graph.modes if mode.role in (Role.LOOKUP, Role.FREE)]
     outs = tuple(mode.name for mode in graph.modes if mode.role is Role.OUT)
-    contract = contraction(graph, [], {BATCH: batch}, (BATCH, *outs), {mode.name: BATCH for mode in rows})
+    contract = contraction(graph, [], {BATCH: batch}, (BATCH, *outs), [mode.name for mode in rows])
     axes = {
         graph.qualified(term, core.name): [
             (core.edges.index(mode.name), at) for at, mode in enumerate(rows) if mode.name in core.edges
@@ -125,15 +125,20 @@ def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, b
             return taken(index.unbind(-1))
         tokens, place = torch.unique(index, return_inverse=True)
         found = taken([tokens // stride % size for stride, size in strides])
-        return F.embedding(place, found.reshape(len(tokens), -1)[:, : graph.out_features])
+        return functional.embedding(place, found.reshape(len(tokens), -1)[:, : graph.out_features])
 
     return run
 
 
 def _slices(core: Tensor, places: Sequence[tuple[int, int]], digits: Sequence[Tensor]) -> Tensor:
-    (axis, at), *more = places
-    assert not more, "a core with several looked-up modes is not among the cases"
-    return core.index_select(axis, digits[at])
+    """The entries of a core at some digits, these first; each place is an axis and the digit that it takes."""
+    if not places:
+        return core
+    if len(places) == 1:
+        [(axis, at)] = places
+        return core.index_select(axis, digits[at]).movedim(axis, 0)
+    axes = [axis for axis, _ in places]
+    return core.movedim(axes, list(range(len(axes))))[tuple(digits[at] for _, at in places)]
 
 
 def _push_map(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Callable[..., Tensor]:
@@ -141,7 +146,7 @@ def _push_map(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, ba
     flat = [tuple(name for axis in operand.axes for name in axis) for operand in graph.inputs]
     data = {name: batch for group in flat for name in group if name not in sizes}
     output = tuple(name for axis in graph.output for name in axis)
-    contract = contraction(graph, flat, data, output, {})
+    contract = contraction(graph, flat, data, output)
 
     def run(*inputs: Tensor) -> Tensor:
         spread, lengths = [], dict(sizes)

@@ -108,9 +108,17 @@ def _inference(case: Case, x: Tensor, layer: TNModule, tune: bool) -> Iterator[t
 
 
 def run_case(
-    case: Case, count: int = 1, *, rounds: int = 15, budget: float = 6.0, tune: bool = True, memory: bool = True
+    case: Case,
+    count: int = 1,
+    *,
+    rounds: int = 15,
+    budget: float = 6.0,
+    tune: bool = True,
+    memory: bool = True,
+    input_grad: bool = False,
 ) -> Row:
-    """The row of a case, with so many threads."""
+    """The row of a case, with so many threads. `input_grad`: training steps give the input a gradient too, as inner
+    layers of a network do."""
     torch.manual_seed(0)
     with threads(count):
         x = case.make_input()
@@ -122,7 +130,8 @@ def run_case(
         trained = Contender("train", "ours", layer, tuple(layer.parameters()))
         again = Contender(AGAIN, "ours", layer, trained.parameters)
         training = [inferring[0], trained, again, *more]
-        steps = [training_action(c.run, [x], c.parameters) for c in training]
+        given = x.clone().requires_grad_() if input_grad and x.is_floating_point() else x
+        steps = [training_action(c.run, [given], (*c.parameters, given)) for c in training]
         timed = _timed(training, steps, rounds, budget)
         if memory:
             timed = _with_memory(timed, training, steps)

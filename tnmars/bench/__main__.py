@@ -1,0 +1,80 @@
+"""`python -m tnmars.bench`: the whole benchmark, or some rows of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tnmars.bench import report, sweep
+from tnmars.bench.cases import cases
+from tnmars.bench.run import Row, run_case
+from tnmars.files import write_text
+
+QUICK = "784,ring,tucker-2 conv,d=3"
+"""The rows of a smoke run: each kind, and nothing slow."""
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tnmars.bench", description="Times compiled layers against others.")
+    parser.add_argument("--rows", default="", help="only cases whose names contain one of these, separated by commas")
+    parser.add_argument("--threads", default="1", help="numbers of threads, for example 1,2")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--budget", type=float, default=6.0, help="seconds that a slow contender has, at most")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run: few rounds, no tuning, the figures mean little"
+    )
+    parser.add_argument("--input-grad", action="store_true", help="training steps give the input a gradient too")
+    parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--no-rows", action="store_true")
+    parser.add_argument("--json", type=Path, help="write all timings to this file")
+    return parser.parse_args(given)
+
+
+def _rows(asked: argparse.Namespace, count: int) -> list[Row]:
+    found = []
+    for case in cases(asked.rows or (QUICK if asked.quick else "")):
+        start = time.perf_counter()
+        row = run_case(
+            case,
+            count,
+            rounds=2 if asked.quick else asked.rounds,
+            budget=0.5 if asked.quick else asked.budget,
+            tune=not asked.quick,
+            memory=not asked.quick,
+            input_grad=asked.input_grad,
+        )
+        found.append(row)
+        print(f"{case.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def main(given: list[str] | None = None) -> int:
+    """Runs what is asked for, prints tables, and writes JSON."""
+    asked = _arguments(given)
+    written: dict[str, Any] = {"torch": torch.__version__, "input_grad": asked.input_grad, "rows": []}
+    if not asked.no_rows:
+        for count in map(int, asked.threads.split(",")):
+            rows = _rows(asked, count)
+            if not rows:
+                print(f"no case has a name with '{asked.rows}'; cases: {', '.join(c.name for c in cases())}")
+                return 2
+            print("\n".join([report.markdown(report.table(rows)), "", *report.summary(rows), ""]))
+            written["rows"] += report.as_json(rows)
+    if not asked.no_sweep:
+        found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
+        print("\n".join([report.markdown(sweep.table(found)), "", *sweep.summary(found)]))
+        written["sweep"] = sweep.as_json(found)
+    if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
+        write_text(asked.json, json.dumps(written, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""One graph of the user's: the compiled layer against torch's dense layer and against plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tnmars.bench.clock import forward_action, in_turns, training_action
+from tnmars.bench.plain import Contender, push, rebuild
+from tnmars.compiler import compile
+from tnmars.frozen import freeze
+from tnmars.graph import Graph
+from tnmars.module import TNModule
+from tnmars.tuning import example_inputs
+
+LARGEST = 2**27
+"""Weights with more numbers are not made."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The times of one graph at one batch, in seconds, by name."""
+
+    graph: Graph
+    batch: int
+    inference: tuple[tuple[str, float], ...]
+    training: tuple[tuple[str, float], ...]
+
+
+def _dense(graph: Graph, layer: TNModule) -> Contender | None:
+    """Torch's own layer with the whole weight; for a map or a tensor, what stands for it."""
+    if graph.kind == "map" or torch.Size(graph.dense_shape).numel() > LARGEST:
+        return None
+    weight = layer.dense().detach().clone().requires_grad_()
+    bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
+    options: dict[str, Any] = {key: value for key, value in graph.options if key not in ("bias", "padding_idx")}
+    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[max(1, len(graph.kernel_size)) - 1]
+    runs: dict[str, Callable[[Tensor], Tensor]] = {
+        "linear": lambda x: functional.linear(x, weight, bias),
+        "conv": lambda x: convolve(x, weight, bias, **options),
+        "embedding": lambda x: functional.embedding(x, weight),
+        "tensor": lambda x: weight[x.unbind(-1)],
+    }
+    return Contender("dense torch layer", "dense", runs[graph.kind], (weight, *([] if bias is None else [bias])))
+
+
+def _plain(graph: Graph, layer: TNModule, batch: int) -> list[Contender]:
+    cores = {name: layer.cores.get(name) for name in graph.cores}
+    found = [push(graph, cores, layer.bias, batch)]
+    if graph.kind != "map" and torch.Size(graph.dense_shape).numel() <= LARGEST:
+        found.append(rebuild(graph, cores, layer.bias))
+    return [contender for contender in found if contender is not None]
+
+
+def bench_file(graph: Graph, batch: int = 128, image: int = 32, *, tune: bool = False, rounds: int = 9) -> Result:
+    """Times a graph at a batch, in the number of threads that torch has at the moment.
+
+    The compiled layer, its frozen forms, torch's dense layer, pairwise einsum and rebuilding the weight.
+    """
+    torch.manual_seed(0)
+    layer = compile(graph, batch=batch, image=image, tune=tune)
+    inputs = example_inputs(graph, batch, image)
+    dense = _dense(graph, layer)
+    compiled = Contender("compiled", "ours", layer, tuple(layer.parameters()))
+    trained = [*([dense] if dense else []), compiled, *_plain(graph, layer, batch)]
+    frozen = [
+        Contender(form, "ours", freeze(layer, form, batch=batch, image=image, tune=tune), ())
+        for form in ("compact", "fast")
+    ]
+    inferring = trained + frozen
+    inference = in_turns([forward_action(c.run, inputs) for c in inferring], rounds, budget=2.0)
+    training = in_turns([training_action(c.run, inputs, c.parameters) for c in trained], rounds, budget=2.0)
+    return Result(
+        graph,
+        batch,
+        tuple(zip((c.name for c in inferring), inference, strict=True)),
+        tuple(zip((c.name for c in trained), training, strict=True)),
+    )
+
+
+def table(result: Result) -> list[list[str]]:
+    """The result, cell by cell: milliseconds, and relative to the dense layer where there is one."""
+    names = list(dict.fromkeys(name for name, _ in (*result.inference, *result.training)))
+    lines = [["", "inference ms", "ratio", "training step ms", "ratio"]]
+    for name in names:
+        cells = [name]
+        for listed in (result.inference, result.training):
+            times = dict(listed)
+            unit = times.get("dense torch layer")
+            found = times.get(name)
+            cells.append("-" if found is None else f"{found * 1e3:.3f}")
+            cells.append("-" if found is None or unit is None else f"{found / unit:.2f}")
+        lines.append(cells)
+    return lines
