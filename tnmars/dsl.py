@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.frame import KEYWORD, Weight, build, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.parts import WORD
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Bonds = int | Mapping[str, int]
 """One size for all bonds; or sizes by name, `r1`, or `t1.r1` where there are several terms."""
 
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<mark>[\[\],:+])|(?P<end>$))")
+_TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+])|(?P<end>$))")
 
 
 def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpack[Weight]) -> Graph:

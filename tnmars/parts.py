@@ -22,7 +22,10 @@ MAIN = "main"
 
 NAME_RULE = "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters."
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+WORD = "[A-Za-z_][A-Za-z0-9_]*"
+"""What a name looks like, as a regular expression."""
+IDENTIFIER = WORD.replace("*", "{0,99}")
+"""The same with its length."""
 
 Axis = tuple[str, ...]
 """One axis of an operand: one name, or several flattened together, first slowest."""
@@ -34,7 +37,7 @@ def is_identifier(name: object) -> bool:
     >>> is_identifier("r1"), is_identifier("1r"), is_identifier("r-1")
     (True, False, False)
     """
-    return isinstance(name, str) and len(name) <= 100 and _IDENTIFIER.fullmatch(name) is not None
+    return isinstance(name, str) and re.fullmatch(IDENTIFIER, name) is not None
 
 
 def name_problem(what: str, name: object) -> Problem | None:

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from tnmars.errors import Path, Place, Problem, closest, listing
-from tnmars.parts import MAX_SIZE, NAME_RULE, is_identifier, parse_axis
+from tnmars.parts import IDENTIFIER, MAX_SIZE, NAME_RULE, is_identifier, parse_axis
 from tnmars.spec.nodes import Broken, Items, Node, Scalar, Table, shorten
 
 Schema = dict[str, Any]
@@ -24,7 +24,6 @@ MAX_HINTS = 100
 """For how many problems of a file the name that was meant is searched: the search is slow."""
 
 _END = r"$(?!\n)"  # in some languages, Python among them, a bare $ also matches before a line break at the end
-_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]{0,99}"
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+"
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,99})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -281,7 +280,7 @@ class Name(Shape):
         return into.lose(node, path, f"{_label(path)} is {describe(node)}, which is not a name.", hint)
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^{_IDENTIFIER}{_END}"}
+        return {"type": "string", "pattern": f"^{IDENTIFIER}{_END}"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -301,7 +300,7 @@ class AxisName(Shape):
         )
 
     def schema(self) -> Schema:
-        name = _IDENTIFIER
+        name = IDENTIFIER
         return {"type": "string", "pattern": f"^\\s*({name}|\\(\\s*{name}(\\s+{name})+\\s*\\))\\s*$"}
 
 
@@ -417,7 +416,7 @@ class TableOf(Shape):
     def schema(self) -> Schema:
         return {
             "type": "object",
-            "propertyNames": {"pattern": f"^{_IDENTIFIER}{_END}"},
+            "propertyNames": {"pattern": f"^{IDENTIFIER}{_END}"},
             "additionalProperties": self.value.schema(),
             "minProperties": self.least,
         }

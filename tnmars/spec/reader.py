@@ -23,8 +23,6 @@ from tnmars.spec.grammar import KEY_CUTOFF, MAX_HINTS, Reading, Record, TableOf,
 from tnmars.spec.keys import FORMS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
 
-MAX_PROBLEMS = 100
-"""How many problems of one file are reported one by one: nobody reads more."""
 MAX_AXES = 100_000
 """How many axes the cores of a graph may have in all, once its copies are written out."""
 
@@ -265,10 +263,10 @@ def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[s
         for problem in (*into.problems, *(found or ()))
     ]
     ordered = sorted(dict.fromkeys(located), key=_place)
-    rest = ordered[MAX_PROBLEMS:]
+    rest = ordered[rules.MAX_PROBLEMS :]
     if rest:
         text = f"and {plural(len(rest), 'more problem')}, from here on."
-        ordered[MAX_PROBLEMS:] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
+        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
     return Spec(None, tuple(ordered), into.places)
 
 
