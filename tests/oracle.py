@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from pathlib import Path
 
 import numpy as np
+import opt_einsum
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import tnmars
+from tnmars import choice
 from tnmars.graph import Graph, Role
 
 FLOOR = 1.0
@@ -31,7 +37,7 @@ def tensor(
 ) -> np.ndarray:
     """The whole weight with one axis per mode, padding included; each bond's mask multiplied in once.
 
-    `optimize` lets numpy contract in pairs: for weights that are too large for the naive way.
+    `optimize` lets opt_einsum contract in pairs: for weights that are too large for the naive way.
     """
     total = np.zeros([mode.size for mode in graph.modes])
     for term in graph.terms:
@@ -46,7 +52,9 @@ def tensor(
             key = graph.qualified(term, bond.name)
             if masks is not None and key in masks:
                 operands += [np.asarray(masks[key], np.float64), [labels[bond.name]]]
-        total += np.einsum(*operands, [labels[mode.name] for mode in graph.modes], optimize=optimize)
+        output = [labels[mode.name] for mode in graph.modes]
+        pairs = partial(opt_einsum.contract, optimize="greedy") if optimize else partial(np.einsum, optimize=False)
+        total += pairs(*operands, output)
     return total
 
 
@@ -67,7 +75,7 @@ def whole(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
 
 
 def dense(graph: Graph, whole: Tensor) -> Tensor:
-    """The weight in torch's layout, padding cut off, from the whole one."""
+    """The weight in torch's layout, padding cut off and the row of `padding_idx` zero, from the whole one."""
     if not graph.rules.layout:
         return whole
     names = [mode.name for mode in graph.modes]
@@ -81,6 +89,9 @@ def dense(graph: Graph, whole: Tensor) -> Tensor:
         role = graph.modes[group[0]].role if group else None
         if role in graph.padding:
             flat = flat.narrow(axis, 0, graph.padding[role][1])
+    options = dict(graph.options)
+    if "padding_idx" in options:
+        flat = flat.index_fill(0, torch.tensor([options["padding_idx"]]), 0.0)
     return flat.reshape(graph.dense_shape)
 
 
@@ -216,6 +227,19 @@ def gradients(answer: Tensor, leaves: Sequence[Tensor], seed: int = 0) -> list[T
 
 
 # --- asking a layer --------------------------------------------------------------------------------------------------
+
+
+def spec(name: str) -> Path:
+    """The file of a worked example."""
+    return Path(__file__).parent.parent / "specs" / f"{name}.yaml"
+
+
+def compiled(graph: Graph | Path, batch: int = 16, **keywords: object) -> tnmars.TNModule:
+    """A layer planned for this batch alone, for planning several is most of what compiling costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "BATCHES", ())
+        patch.setattr(choice, "TOKEN_COUNTS", ())
+        return tnmars.compile(graph, batch=batch, **keywords)
 
 
 @torch.no_grad()

@@ -89,6 +89,7 @@ def test_memory_is_counted_from_allocations() -> None:
     weight = torch.randn(500, 500, requires_grad=True)
     step = training_action(lambda x: x @ weight, [torch.randn(10, 500)], [weight])
     assert 1_000_000 <= peak_memory(step, [weight]) < 1_300_000
+    assert peak_memory(step, [weight]) == peak_memory(step, [weight])
     assert weight.grad is None
 
 

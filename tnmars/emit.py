@@ -264,6 +264,8 @@ class _Writer:
         """The length of each axis; one of those that hold data axes is left to torch."""
         found = []
         open_axis = next((at for at, group in enumerate(groups) if self._is_data(group)), None)
+        if any(label.startswith("#") for label in self.program.dynamic):
+            open_axis = None  # several data axes may be empty at once, and then torch cannot tell
         for at, group in enumerate(groups):
             if at == open_axis:
                 found.append("-1")

@@ -160,16 +160,20 @@ CORES = {{
 {functions}
 
 
-def hold(shapes, **where):
-    """A module with parameters by name. Any name will do, also one that torch has a use for."""
-    module = nn.Module()
-    for name, shape in shapes.items():
-        *groups, last = name.split(".")
-        place = module
-        for group in groups:
-            place = place._modules.setdefault(group, nn.Module())
-        place._parameters[last] = nn.Parameter(torch.empty(shape, **where))
-    return module
+class Cores(nn.Module):
+    """Parameters by name. Any name will do, also one that torch has a use for."""
+
+    def __init__(self, shapes, **where):
+        super().__init__()
+        for name, shape in shapes.items():
+            *groups, last = name.split(".")
+            place = self
+            for group in groups:
+                place = place._modules.setdefault(group, Cores({{}}))
+            place._parameters[last] = nn.Parameter(torch.empty(shape, **where))
+
+    def train(self, mode=True):
+        return self
 
 
 class Layer(nn.Module):
@@ -177,7 +181,7 @@ class Layer(nn.Module):
 
     def __init__(self, **where):
         super().__init__()
-        self.cores = hold(CORES, **where)
+        self.cores = Cores(CORES, **where)
         self.bias = {bias}
 
     def parts(self):

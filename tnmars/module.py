@@ -183,7 +183,9 @@ class TNModule(Shell):
             return self.cached.dense()  # type: ignore[no-any-return]
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
-        return self._weight.fold(*self._tensors(self._weight))[0]
+        weight = self._weight.fold(*self._tensors(self._weight))[0]
+        skip = dict(self.graph.options).get("padding_idx")
+        return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
         if self.cached is not None:
