@@ -36,8 +36,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _rows(asked: argparse.Namespace, count: int) -> list[Row]:
-    found = []
+def _rows(asked: argparse.Namespace, count: int, written: dict[str, Any]) -> list[Row]:
+    found: list[Row] = []
+    before = written["rows"]
     for case in cases(asked.rows or (QUICK if asked.quick else "")):
         start = time.perf_counter()
         row = run_case(
@@ -50,6 +51,8 @@ def _rows(asked: argparse.Namespace, count: int) -> list[Row]:
             input_grad=asked.input_grad,
         )
         found.append(row)
+        written["rows"] = before + report.as_json(found)
+        _write(asked, written)  # after each row: a long run that is stopped leaves what it has
         print(f"{case.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return found
 
@@ -60,20 +63,23 @@ def main(given: list[str] | None = None) -> int:
     written: dict[str, Any] = {"torch": torch.__version__, "input_grad": asked.input_grad, "rows": []}
     if not asked.no_rows:
         for count in map(int, asked.threads.split(",")):
-            rows = _rows(asked, count)
+            rows = _rows(asked, count, written)
             if not rows:
                 print(f"no case has a name with '{asked.rows}'; cases: {', '.join(c.name for c in cases())}")
                 return 2
             print("\n".join([report.markdown(report.table(rows)), "", *report.summary(rows), ""]))
-            written["rows"] += report.as_json(rows)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
         print("\n".join([report.markdown(sweep.table(found)), "", *sweep.summary(found)]))
         written["sweep"] = sweep.as_json(found)
+    _write(asked, written)
+    return 0
+
+
+def _write(asked: argparse.Namespace, written: dict[str, Any]) -> None:
     if asked.json:
         asked.json.parent.mkdir(parents=True, exist_ok=True)
         write_text(asked.json, json.dumps(written, indent=1) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
