@@ -91,10 +91,15 @@ def measure(form: Form, lengths: Mapping[str, int] | None = None) -> list[Measur
         for axis in range(form.frame.spatial):
             taps = form.frame.unfold[axis] if form.frame.unfold else 1
             sizes[spatial(axis)] = _out_length(sizes[spatial(axis)], taps, form.frame, axis)
+    changed: dict[Name, dict[str, int]] = {}
     for instruction in form.program.instructions:
+        # a value has the lengths that convolutions before it left; those of another term start from the image again
+        own = {label: length for name in instruction.reads for label, length in changed[name].items()}
         if isinstance(instruction, Conv) and instruction.spatial:
-            _convolve(instruction, form.frame, axes[instruction.weight], sizes, form.program)
-        found.append(Measured(instruction, _shape(instruction, sizes), _effort(instruction, axes, sizes, form.program)))
+            own |= _convolved(instruction, form.frame, {**sizes, **own}, form.program)
+        changed[instruction.out] = own
+        here = {**sizes, **own}
+        found.append(Measured(instruction, _shape(instruction, here), _effort(instruction, axes, here)))
     if form.frame.dense:
         found.append(_dense(form, sizes))
     return found
@@ -110,7 +115,7 @@ def _volume(groups: Groups | Labels, sizes: Mapping[str, int]) -> int:
     return prod(prod(sizes[label] for label in (group if isinstance(group, tuple) else (group,))) for group in groups)
 
 
-def _effort(instruction: Instruction, axes: dict[Name, Groups], sizes: Mapping[str, int], program: Program) -> Effort:
+def _effort(instruction: Instruction, axes: Mapping[Name, Groups], sizes: Mapping[str, int]) -> Effort:
     out = prod(_shape(instruction, sizes))
     if isinstance(instruction, Matmul):
         return Effort(macs=out * _volume(axes[instruction.left][-1], sizes), written=out)
@@ -126,13 +131,15 @@ def _effort(instruction: Instruction, axes: dict[Name, Groups], sizes: Mapping[s
     return Effort(written=out if isinstance(instruction, Rows) else 0)
 
 
-def _convolve(instruction: Conv, frame: Frame, weight: Groups, sizes: dict[str, int], program: Program) -> None:
-    """A convolution changes the lengths of the spatial axes that act in it."""
+def _convolved(instruction: Conv, frame: Frame, sizes: Mapping[str, int], program: Program) -> dict[str, int]:
+    """The lengths of the spatial axes that act in a convolution, after it."""
     kernel = next(entry for entry in program.instructions if entry.out == instruction.weight)
     assert isinstance(kernel, Kernel)
+    found = {}
     for axis in instruction.spatial:
         (label,) = instruction.axes[2 + axis]
-        sizes[label] = _out_length(sizes[label], kernel.taps[axis], frame, axis)
+        found[label] = _out_length(sizes[label], kernel.taps[axis], frame, axis)
+    return found
 
 
 def _out_length(length: int, taps: int, frame: Frame, axis: int) -> int:
