@@ -84,6 +84,13 @@ class Cores(nn.Module):
         assert isinstance(child, Cores)
         return child.get(rest)
 
+    def train(self, mode: bool = True) -> Cores:
+        """As in `nn.Module`, which would assign to a core named `training`."""
+        self.__dict__["training"] = mode
+        for child in self.children():
+            child.train(mode)
+        return self
+
 
 class Shell(nn.Module):
     """What compiled and frozen layers have in common: the graph, the sizes torch's layer has, and the face."""
