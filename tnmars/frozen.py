@@ -19,7 +19,6 @@ from tnmars.errors import TnmarsError
 from tnmars.forms import Form
 from tnmars.graph import Role
 from tnmars.module import Shell, TNModule, code, layers
-from tnmars.plan.cost import machine_model
 from tnmars.tuning import tuned_frozen
 
 COMPACT = 2
@@ -56,8 +55,7 @@ class FrozenLayer(Shell):
         return self._code(inputs, self.bias, tuple(getattr(self, name) for name in self._names))
 
     def extra_repr(self) -> str:
-        shipped = sum(buffer.numel() for buffer in self.buffers())
-        return f"{self.graph.kind}, {self.graph.signature}, {shipped:,} numbers, {self.form.name}"
+        return f"{self.graph.kind}, {self.graph.signature}, {_shipped(self):,} numbers, {self.form.name}"
 
 
 class FrozenTensor(Shell):
@@ -76,47 +74,67 @@ class FrozenTensor(Shell):
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
         return self.dense()[inputs[0].unbind(-1)]
 
+    def extra_repr(self) -> str:
+        return f"{self.graph.kind}, {self.graph.signature}, {_shipped(self):,} numbers, whole"
+
+
+def _shipped(layer: nn.Module) -> int:
+    """How many numbers are saved with a layer."""
+    return sum(value.numel() for value in layer.state_dict().values())
+
 
 def frozen_layer(
-    layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int = 32, tune: bool = False
+    layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int | None = None, tune: bool = False
 ) -> Shell:
-    """One layer, frozen for a batch size, by default its nominal one."""
+    """One layer, frozen for a batch and an image size, by default its nominal ones.
+
+    A compact tensor keeps its cores, and a layer without terms its bias: these are copies that do not train.
+    """
     if form not in ("compact", "fast"):
         raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
-    if not layer.graph.terms:
-        return layer
-    if layer.graph.of_role(Role.FREE):
-        return layer if form == "compact" else FrozenTensor(layer)
+    is_tensor = bool(layer.graph.of_role(Role.FREE))
+    if not layer.graph.terms or (is_tensor and form == "compact"):
+        return copy.deepcopy(layer).requires_grad_(False)
+    if is_tensor:
+        return FrozenTensor(layer)
     limit = COMPACT * count(layer.graph).cores if form == "compact" else float("inf")
-    size = batch or layer.nominal
+    planner = layer.planner
+    sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
     if tune:
-        return FrozenLayer(layer, tuned_frozen(layer.graph, size, machine_model(), limit, image))
-    return FrozenLayer(layer, frozen(layer.graph, size, machine_model(), limit, image)[0])
+        return FrozenLayer(layer, tuned_frozen(layer.graph, model=planner.model, limit=limit, **sizes))
+    ranked = frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    return FrozenLayer(layer, ranked[0])
 
 
 def freeze(
-    model: nn.Module, form: str = "compact", *, batch: int | None = None, image: int = 32, tune: bool = False
+    model: nn.Module, form: str = "compact", *, batch: int | None = None, image: int | None = None, tune: bool = False
 ) -> nn.Module:
     """A copy of a model, or of a single layer, whose compiled layers are frozen for inference.
 
-    `batch` and `image` are the sizes to be fast at, by default the nominal batch; `tune` times close candidates.
+    `batch` and `image` are the sizes to be fast at, by default the nominal ones; `tune` times close candidates.
     """
     if isinstance(model, TNModule):
-        return frozen_layer(model, form, batch=batch, image=image, tune=tune)
+        return frozen_layer(model, form, batch=batch, image=image, tune=tune).eval()
     copied = copy.deepcopy(model)
-    for name, layer in list(layers(copied)):
-        copied.set_submodule(name, frozen_layer(layer, form, batch=batch, image=image, tune=tune))
+    made: dict[TNModule, Shell] = {}
+    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+        if isinstance(layer, TNModule):
+            if layer not in made:
+                made[layer] = frozen_layer(layer, form, batch=batch, image=image, tune=tune)
+            copied.set_submodule(name, made[layer])
     return copied.eval()
 
 
 @contextmanager
 def cached(model: nn.Module) -> Iterator[nn.Module]:
-    """Within the block, the layers of a model do once what depends on cores alone. Changes of cores are not seen."""
-    found = [layer for _, layer in layers(model)]
+    """Within the block, the layers of a model do once what depends on cores alone. Changes of cores are not seen.
+
+    A block within another changes nothing for layers that are cached already.
+    """
+    found = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
     try:
         for layer in found:
-            fast = frozen_layer(layer, "fast")
-            layer.__dict__["cached"] = fast if fast is not layer else None
+            layer.__dict__["cached"] = frozen_layer(layer, "fast")
         yield model
     finally:
         for layer in found:

@@ -152,6 +152,10 @@ class TNModule(Shell):
     cached: Shell | None
     """A frozen copy that computes instead while `tnmars.cached` is on; it is not part of the model."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over: it is not within the block that caches this layer."""
+        return {**self.__dict__, "cached": None}
+
     def reset_parameters(self) -> None:
         """Draws cores and bias anew: the weight with the variance asked for, the bias as torch's layers do."""
         if self._anchor.is_meta:
