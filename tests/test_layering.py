@@ -26,6 +26,7 @@ parts
 options
 rules
 graph
+rewrite
 frame
 families
 modes
@@ -44,6 +45,7 @@ spec
 dsl
 plan.*
 program
+masking
 emit
 forms
 measure
@@ -54,8 +56,16 @@ explain
 cli.graphs
 {TORCH_LINE}
 calibrate
+gates
+select.base
+select.fixed
+select.gaussian
+select.mars
+select
+masks
 init
 faces
+runnable
 module
 tuning
 frozen
@@ -65,15 +75,17 @@ bench.*
 bench
 bench.__main__
 cli.plans
+cli.bench
 cli
 __main__
 """.strip().splitlines()
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli", "cli.graphs", "cli.plans"},
+    "click": {"cli", "cli.graphs", "cli.plans", "cli.bench"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
+    "cotengra": {"plan.*"},
 }
 """Where a library may be imported; torch and numpy: anywhere below the line, and nowhere above."""
 

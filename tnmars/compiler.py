@@ -12,12 +12,14 @@ from tnmars.choice import Planner
 from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.plan.cost import CostModel, machine_model
+from tnmars.select.base import Selector
 from tnmars.tuning import fastest
 
 
 def compile(
     graph: Graph | str | Path,
     *,
+    selector: Selector | None = None,
     bias: bool | None = None,
     init: str | float | None = None,
     batch: int = 128,
@@ -31,6 +33,8 @@ def compile(
 ) -> TNModule:
     """The layer of a graph, or of the one in a spec file.
 
+    With a `selector`, such as `tnmars.Mars()`, every bond has a gate that is trained with the model; see
+    `tnmars.MaskSchedule`, `tnmars.penalty` and `tnmars.prune`.
     `batch` (and `image`, the side of a convolution's input) are nominal: `torch.compile` and `torch.export` take the
     plan made for them; other sizes get plans of their own when they come. `tune` times close candidates on this
     machine. Options of the layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or
@@ -44,4 +48,4 @@ def compile(
         found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
     decide = fastest if tune else None
     planner = Planner(found, model or machine_model(), batch, image, optimizer, decide)
-    return TNModule(planner, rule=init, device=device, dtype=dtype)
+    return TNModule(planner, rule=init, selector=selector, device=device, dtype=dtype)

@@ -25,6 +25,7 @@ from tnmars.program import (
     Program,
     Receive,
     Rows,
+    Scale,
     Times,
     Total,
     Weight,
@@ -103,9 +104,13 @@ class _Writer:
         cores = core_names(self.program)
         weights = [f"w{at}" for at in range(len(cores))]
         self.names = dict(zip(cores, weights, strict=True))
+        bonds = gate_names(self.program)
+        gates = [f"g{at}" for at in range(len(bonds))]
+        self.gates = dict(zip(bonds, gates, strict=True))
         parts = list(self.program.parts)
         lines = ["import torch", "import torch.nn.functional as F", "", ""]
-        fold = self._function("fold", weights, self.program.fold, [], "")
+        told = [f"# {given}: {name}" for given, name in zip([*weights, *gates], [*cores, *bonds], strict=True)]
+        fold = self._function("fold", [*weights, *gates], self.program.fold, told, "")
         lines += [*fold[:-1], f"    return {_tuple(map(self._of, parts))}"]
         lines += ["", ""]
         self.aliases.clear()  # in `run`, a folded core is an argument like any other part
@@ -192,6 +197,8 @@ class _Writer:
             if instruction.out == self.fused:
                 return f"torch.addmm(bias, {left}, {right})"
             return f"torch.{'mm' if ranks == (2, 2) else 'bmm'}({left}, {right})"
+        if isinstance(instruction, Scale):
+            return self._scale(instruction)
         if isinstance(instruction, Times):
             return f"{self._of(instruction.left)} * {self._of(instruction.right)}"
         if isinstance(instruction, Plus):
@@ -208,6 +215,21 @@ class _Writer:
             return f"{self._of(instruction.source)}.reshape({shape})"
         assert isinstance(instruction, Conv)
         return self._conv(instruction)
+
+    def _scale(self, instruction: Scale) -> str:
+        """A core times its gates; several are multiplied with each other first, so that the core is scaled once."""
+        gates = " * ".join(self._gate(label, names, instruction.axes) for label, names in instruction.gates)
+        gates = f"({gates})" if len(instruction.gates) > 1 else gates
+        return f"{self._of(instruction.source)} * {gates}"
+
+    def _gate(self, label: str, names: Sequence[str], axes: Groups) -> str:
+        """One bond's gate as it is broadcast over a core; over stacked cores, along their axis too."""
+        shape = [str(self.sizes[label]) if axis == (label,) else "1" for axis in axes]
+        if len(names) > 1:
+            shape[0] = str(len(names))
+            return f"torch.stack({_tuple(self.gates[name] for name in names)}).reshape({', '.join(shape)})"
+        gate = self.gates[names[0]]
+        return gate if shape and axes[-1] == (label,) else f"{gate}.reshape({', '.join(shape) or '()'})"
 
     def _weight(self, instruction: Weight) -> str:
         text = self._of(instruction.source)
@@ -380,6 +402,12 @@ class _Writer:
         bias = ", bias" if self.frame.has_bias else ", None"
         options = self._options(range(self.frame.spatial)) if self.frame.spatial else ""
         return f"{self.frame.dense}(x0, {weight}{bias}{options})"
+
+
+def gate_names(program: Program) -> tuple[str, ...]:
+    """The qualified names of the bonds whose gates `fold` takes after the cores, in that order."""
+    scales = [instruction for instruction in program.fold if isinstance(instruction, Scale)]
+    return tuple(name for scale in scales for _, names in scale.gates for name in names)
 
 
 def _flat(axes: Groups) -> Labels:

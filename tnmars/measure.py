@@ -14,7 +14,21 @@ from tnmars.emit import Frame
 from tnmars.forms import Form
 from tnmars.plan.network import BATCH, Labels, spatial
 from tnmars.plan.steps import Groups
-from tnmars.program import Arrange, Conv, Instruction, Kernel, Matmul, Name, Plus, Program, Rows, Times, Total, Weight
+from tnmars.program import (
+    Arrange,
+    Conv,
+    Instruction,
+    Kernel,
+    Matmul,
+    Name,
+    Plus,
+    Program,
+    Rows,
+    Scale,
+    Times,
+    Total,
+    Weight,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,10 @@ def _labels(axes: Groups) -> list[str]:
 def _verify(instruction: Instruction, read: list[Groups]) -> None:
     out = instruction.axes
     assert len(set(_labels(out))) == len(_labels(out)), f"{instruction.out} has a label twice"
-    if isinstance(instruction, (Arrange, Kernel, Weight)):
+    if isinstance(instruction, Scale):
+        assert out == read[0], instruction
+        assert all(label == "" or (label,) in out for label, _ in instruction.gates), instruction
+    elif isinstance(instruction, (Arrange, Kernel, Weight)):
         assert _labels(out) == _labels(read[0]), instruction
     elif isinstance(instruction, Matmul):
         left, right = read
@@ -122,7 +139,7 @@ def _effort(instruction: Instruction, axes: Mapping[Name, Groups], sizes: Mappin
     if isinstance(instruction, Conv):
         inside = _volume(axes[instruction.weight][1], sizes)
         return Effort(macs=out * inside, written=out)
-    if isinstance(instruction, Times):
+    if isinstance(instruction, (Times, Scale)):
         return Effort(elementwise=out, written=out)
     if isinstance(instruction, Total):
         return Effort(elementwise=_volume(axes[instruction.source], sizes), written=out)

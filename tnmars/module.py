@@ -1,16 +1,13 @@
 """Plans to `nn.Module`: parameters, bias and the emitted functions, one for each range of batch sizes.
 
 `forward` checks its input against the graph, picks a plan by comparing the batch with a few limits, and runs it. It is
-a pure function of input, parameters and buffers. The plans of the nominal batch are made at once; those of other ranges
-when they are first needed. Under `torch.compile` and `torch.export` the nominal ones are taken, without a branch.
+a pure function of input, parameters and buffers. Under `torch.compile` and `torch.export` the plans of the nominal
+batch are taken, without a branch.
 """
 
 from __future__ import annotations
 
-import linecache
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -19,51 +16,22 @@ from torch import Tensor, nn
 
 from tnmars import faces, init
 from tnmars.choice import Planner
-from tnmars.emit import core_names, emit
-from tnmars.forms import Form, weight_forms
+from tnmars.forms import Form
 from tnmars.graph import Graph, Role
-from tnmars.plan.layout import Weighing
+from tnmars.masks import Masks
+from tnmars.runnable import Chosen, Code, Programs, code
+from tnmars.select.base import Selector
 
-MODES = ("train", "infer")
-
-
-@dataclass(frozen=True)
-class Code:
-    """The functions of one program."""
-
-    fold: Callable[..., tuple[Tensor, ...]]
-    run: Callable[..., Tensor]
-    cores: tuple[str, ...]
-    source: str
-    chunk: int = 0
-
-    def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
-        """The result for given parts; a large batch is cut into chunks where the form says so."""
-        more = parts if bias is None else (bias, *parts)
-        if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
-            return torch.cat([self.run(piece, *more) for piece in torch.split(inputs[0], self.chunk)])
-        return self.run(*inputs, *more)
-
-
-@lru_cache(maxsize=4096)
-def _functions(source: str) -> tuple[Any, Any]:
-    """The two functions of an emitted source. It is ours: no name of a spec file is in it but in comments."""
-    name = f"<tnmars {abs(hash(source)):x}>"
-    space: dict[str, Any] = {}
-    exec(compile(source, name, "exec"), space)  # noqa: S102
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    return space["fold"], space["run"]
-
-
-def code(form: Form) -> Code:
-    """The runnable code of a form."""
-    source = emit(form.program, form.frame)
-    fold, run = _functions(source)
-    return Code(fold, run, core_names(form.program), source, form.chunk)
+__all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
 
 
 class Cores(nn.Module):
     """Holds cores by name: `cores.G1`, or `cores.t1.G1`. Any identifier is a name here, also `type` or `forward`."""
+
+    def __init__(self, values: Mapping[str, nn.Parameter] | None = None):
+        super().__init__()
+        for name, value in (values or {}).items():
+            self.put(name, value)
 
     def put(self, name: str, value: nn.Parameter) -> None:
         first, _, rest = name.partition(".")
@@ -125,29 +93,44 @@ class TNModule(Shell):
         planner: Planner,
         *,
         rule: str | float | None = None,
+        selector: Selector | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        graph = planner.graph
-        super().__init__(graph, device, dtype)
-        self.planner = planner
+        super().__init__(planner.graph, device, dtype)
         self.rule = rule
-        self._buckets = planner.buckets
-        self._plans: dict[tuple[str, int], Form] = {}
-        self._codes: dict[tuple[str, int], Code] = {}
-        self._weight: Code | None = None
-        if graph.terms:
-            self._weight = code(weight_forms(graph, Weighing(planner.model), planner.optimizer)[0])
-            for mode in MODES:
-                self.plan(mode, self.nominal)
+        self.selector = selector
         self.__dict__["cached"] = None
-        self.cores = Cores()
-        for name, shape in graph.cores.items():
-            self.cores.put(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
-        bias = torch.empty(graph.out_features, device=device, dtype=dtype) if graph.has_bias else None
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+        graph = planner.graph
+        cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
+        gates = {name: _empty((bond.size,), device, dtype) for name, bond in graph.bonds.items()}
+        self.become_(planner, cores, gates if selector is not None and selector.has_gates else {})
+        self.register_parameter("bias", _empty((graph.out_features,), device, dtype) if graph.has_bias else None)
         self.reset_parameters()
 
+    def become_(
+        self,
+        planner: Planner,
+        cores: Mapping[str, nn.Parameter],
+        gates: Mapping[str, nn.Parameter],
+        plans: Mapping[Chosen, Form] | None = None,
+    ) -> None:
+        """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
+        self.graph = planner.graph
+        self.programs = Programs(planner, gated=bool(gates), plans=plans)
+        self.cores = Cores(cores)
+        for name in ("gates", "masks"):
+            self._modules.pop(name, None)
+            self.__dict__[name] = None
+        if gates and self.selector is not None:
+            sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
+            self.gates = Cores(gates)
+            self.masks = Masks(self.selector, sizes, self._anchor.device, self.dtype).train(self.training)
+
+    gates: Cores | None
+    """The logits of the gates by bond; none without a selector."""
+    masks: Masks | None
+    """What makes gates of them."""
     is_table = False
     cached: Shell | None
     """A frozen copy that computes instead while `tnmars.cached` is on; it is not part of the model."""
@@ -164,10 +147,26 @@ class TNModule(Shell):
         if self.bias is not None:
             bound = (self.graph.in_features * prod(self.graph.kernel_size)) ** -0.5
             nn.init.uniform_(self.bias, -bound, bound)
+        with torch.no_grad():
+            for logits in self.logits():
+                assert self.selector is not None
+                logits.copy_(self.selector.start(logits.numel()))
+
+    def logits(self) -> list[nn.Parameter]:
+        """The learned numbers of the gates, one vector for each bond in the graph's order; none without gates."""
+        return [] if self.gates is None else [self.gates.get(name) for name in self.graph.bonds]
+
+    def gate_values(self) -> dict[str, Tensor]:
+        """The gates of every bond, as `forward` would use them now."""
+        return {} if self.masks is None else dict(zip(self.graph.bonds, self.masks(self.logits()), strict=True))
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.cores.parameters())
         return f"{self.graph.kind}, {self.graph.signature}, {count:,} parameters in {len(self.graph.cores)} cores"
+
+    @property
+    def planner(self) -> Planner:
+        return self.programs.planner
 
     @property
     def nominal(self) -> int:
@@ -176,17 +175,12 @@ class TNModule(Shell):
 
     def plan(self, mode: str, batch: int) -> Form:
         """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
-        bucket = next(entry.batch for entry in self._buckets if batch <= entry.limit)
-        if (mode, bucket) not in self._plans:
-            form = self.planner.plan(mode, bucket)
-            self._plans[mode, bucket] = form
-            self._codes[mode, bucket] = code(form)
-        return self._plans[mode, bucket]
+        return self.programs.plan(mode, batch)
 
     @property
     def source(self) -> str:
         """The emitted code for the nominal batch, with gradients."""
-        return self._pick(self.nominal, "train").source if self._weight is not None else "# no term is left\n"
+        return self._pick(self.nominal, "train").source if self.graph.terms else "# no term is left\n"
 
     def dense(self) -> Tensor:
         """The whole weight in torch's layout; for a tensor or a map, with one axis per mode."""
@@ -207,18 +201,26 @@ class TNModule(Shell):
         made = self._pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
         return made(inputs, self.bias, made.fold(*self._tensors(made)))
 
+    @property
+    def _weight(self) -> Code | None:
+        return self.programs.weight
+
     def _tensors(self, made: Code) -> list[Tensor]:
-        return [self.cores.get(name) for name in made.cores]
+        """The arguments of `fold`: cores, then gates."""
+        cores: list[Tensor] = [self.cores.get(name) for name in made.cores]
+        if not made.gates:
+            return cores
+        gates = self.gate_values()
+        return [*cores, *(gates[name] for name in made.gates)]
 
     def _pick(self, batch: int, mode: str) -> Code:
-        for bucket in self._buckets:
-            if batch <= bucket.limit:
-                break
-        found = self._codes.get((mode, bucket.batch))
-        if found is None:
-            self.plan(mode, bucket.batch)
-            found = self._codes[mode, bucket.batch]
-        return found
+        return self.programs.pick(batch, mode)
+
+
+def _empty(
+    shape: tuple[int, ...], device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, TNModule]]:

@@ -38,6 +38,19 @@ class Fetch(Instruction):
 
 
 @dataclass(frozen=True)
+class Scale(Instruction):
+    """A fetched core times the gates of some of its bonds; over stacked cores, each term's own."""
+
+    source: Name
+    gates: tuple[tuple[str, tuple[str, ...]], ...]
+    """For each bond its label, empty where the core has dropped it because its size is 1, and the gate of each term."""
+
+    @property
+    def reads(self) -> tuple[Name, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True)
 class Receive(Instruction):
     """An input of the layer, already split into its modes."""
 
@@ -197,6 +210,8 @@ def describe(instruction: Instruction) -> str:
         what = " ".join(instruction.cores)
     elif isinstance(instruction, Receive):
         what = instruction.name
+    elif isinstance(instruction, Scale):
+        what += " by " + " ".join(name for _, names in instruction.gates for name in names)
     elif isinstance(instruction, Conv):
         what += f" groups={instruction.groups} axes={list(instruction.spatial)}"
     return f"{instruction.out:<4} [{axes}] = {type(instruction).__name__.lower()} {what}"

@@ -1,0 +1,80 @@
+"""The masks of one layer: gates of all its bonds from one vector operation, and the buffers that they depend on.
+
+The noise, the temperature and whether warm-up is on are buffers: they are saved, and a schedule sets them. While
+warm-up is on the noise is infinite, so that every gate is 1 and no logit has a gradient but zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.select.base import Selector
+
+
+class Masks(nn.Module):
+    """What turns the logits of a layer's bonds into gates."""
+
+    noise: Tensor
+    temperature: Tensor
+    is_warm: Tensor
+
+    def __init__(
+        self,
+        selector: Selector,
+        sizes: Mapping[str, int],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.selector = selector
+        self.sizes = dict(sizes)
+        count = sum(self.sizes.values())
+        self.register_buffer("noise", torch.zeros(count, device=device, dtype=dtype))
+        self.register_buffer("temperature", torch.tensor(selector.temperature_at(0.0), device=device, dtype=dtype))
+        self.register_buffer("is_warm", torch.tensor(False, device=device))
+        if not self.noise.is_meta:
+            self.redraw_(selector.noise(count), selector.temperature_at(0.0), is_warm=False)
+
+    @property
+    def count(self) -> int:
+        """How many gates there are."""
+        return sum(self.sizes.values())
+
+    @torch.no_grad()
+    def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
+        """Sets the noise of the next sample."""
+        self.noise.copy_(noise)
+        if is_warm:
+            self.noise.fill_(inf)
+        elif self.selector.opens_first:
+            self.noise[self._firsts()] = inf
+        self.temperature.fill_(temperature)
+        self.is_warm.fill_(is_warm)
+
+    def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
+        if not self.training and not self.selector.sample_in_eval:
+            return tuple(map(self._kept, logits))
+        flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
+        return torch.split(self.selector.sample(flat, self.noise, self.temperature), list(self.sizes.values()))
+
+    def probability(self, logits: Sequence[Tensor]) -> Tensor:
+        """How probable it is that each gate is open, all bonds in one vector."""
+        found = self.selector.probability(torch.cat(tuple(logits)))
+        if self.selector.opens_first:
+            found = found.index_fill(0, self._firsts(), 1.0)
+        return found
+
+    def _kept(self, logits: Tensor) -> Tensor:
+        return (self.selector.keep(logits) | self.is_warm).to(logits.dtype)
+
+    def _firsts(self) -> Tensor:
+        sizes = torch.tensor([0, *self.sizes.values()][:-1], device=self.noise.device)
+        return torch.cumsum(sizes, 0)
+
+    def extra_repr(self) -> str:
+        return f"{self.selector}"

@@ -1,0 +1,103 @@
+"""Forms to functions: emitted source made callable, and the functions of a layer for every range of batch sizes.
+
+The plans of the nominal batch are made at once; those of other ranges when they are first needed. Plans are values and
+may be given, so that a resumed run takes the ones it had.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tnmars.choice import Planner
+from tnmars.emit import core_names, emit, gate_names
+from tnmars.forms import Form, weight_forms
+from tnmars.graph import Graph
+from tnmars.masking import masked
+from tnmars.plan.layout import Weighing
+
+MODES = ("train", "infer")
+
+Chosen = tuple[str, int]
+"""A mode and the batch that a plan is made for."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The functions of one program."""
+
+    fold: Callable[..., tuple[Tensor, ...]]
+    run: Callable[..., Tensor]
+    cores: tuple[str, ...]
+    source: str
+    chunk: int = 0
+    gates: tuple[str, ...] = ()
+    """The bonds whose gates `fold` takes after the cores."""
+
+    def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
+        """The result for given parts; a large batch is cut into chunks where the form says so."""
+        more = parts if bias is None else (bias, *parts)
+        if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
+            return torch.cat([self.run(piece, *more) for piece in torch.split(inputs[0], self.chunk)])
+        return self.run(*inputs, *more)
+
+
+@lru_cache(maxsize=4096)
+def _functions(source: str) -> tuple[Any, Any]:
+    """The two functions of an emitted source. It is ours: no name of a spec file is in it but in comments."""
+    name = f"<tnmars {abs(hash(source)):x}>"
+    space: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), space)  # noqa: S102
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    return space["fold"], space["run"]
+
+
+def code(form: Form, gated: Graph | None = None) -> Code:
+    """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
+    program = form.program if gated is None else masked(form.program, gated)
+    source = emit(program, form.frame)
+    fold, run = _functions(source)
+    return Code(fold, run, core_names(program), source, form.chunk, gate_names(program))
+
+
+class Programs:
+    """The code of a layer for every mode and batch, with gates if asked for."""
+
+    def __init__(self, planner: Planner, *, gated: bool = False, plans: Mapping[Chosen, Form] | None = None):
+        self.planner = planner
+        self.gated = planner.graph if gated else None
+        self._buckets = planner.buckets
+        self.plans: dict[Chosen, Form] = dict(plans or {})
+        self._codes: dict[Chosen, Code] = {}
+        self.weight: Code | None = None
+        """What makes the dense weight; none where no term is left."""
+        if planner.graph.terms:
+            weighing = Weighing(planner.model)
+            self.weight = code(weight_forms(planner.graph, weighing, planner.optimizer)[0], self.gated)
+            for mode in MODES:
+                self.plan(mode, planner.nominal)
+
+    def bucket(self, batch: int) -> int:
+        """The batch whose plan another takes."""
+        return next(entry.batch for entry in self._buckets if batch <= entry.limit)
+
+    def plan(self, mode: str, batch: int) -> Form:
+        """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
+        key = (mode, self.bucket(batch))
+        if key not in self.plans:
+            self.plans[key] = self.planner.plan(*key)
+        return self.plans[key]
+
+    def pick(self, batch: int, mode: str) -> Code:
+        """The code for a batch."""
+        key = (mode, self.bucket(batch))
+        found = self._codes.get(key)
+        if found is None:
+            found = self._codes[key] = code(self.plan(*key), self.gated)
+        return found
