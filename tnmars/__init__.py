@@ -11,6 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "keep": "pruning",
+    "prune_": "pruning",
+    "prune": "pruning",
+    "param_groups": "objective",
+    "expected": "objective",
+    "penalty": "objective",
+    "MaskSchedule": "schedule",
+    "Selector": "select",
+    "Fixed": "select",
+    "GaussianGates": "select",
+    "Mars": "select",
     "freeze": "frozen",
     "compile": "compiler",
     "cached": "frozen",
@@ -46,11 +57,16 @@ __all__ = [
     "CostModel",
     "Count",
     "Edge",
+    "Fixed",
+    "GaussianGates",
     "Graph",
     "GraphError",
+    "Mars",
+    "MaskSchedule",
     "Operand",
     "Problem",
     "Role",
+    "Selector",
     "ShapeError",
     "SpecError",
     "TNModule",
@@ -62,14 +78,20 @@ __all__ = [
     "count",
     "draw",
     "dump",
+    "expected",
     "factor",
     "factor_up",
     "families",
     "freeze",
+    "keep",
     "lint",
     "load",
     "loads",
     "network",
+    "param_groups",
+    "penalty",
+    "prune",
+    "prune_",
     "save_spec",
     "spec",
     "topology",
@@ -85,7 +107,11 @@ if TYPE_CHECKING:
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
     from tnmars.modes import factor, factor_up
     from tnmars.module import TNModule
+    from tnmars.objective import expected, param_groups, penalty
     from tnmars.plan.cost import CostModel
+    from tnmars.pruning import keep, prune, prune_
+    from tnmars.schedule import MaskSchedule
+    from tnmars.select import Fixed, GaussianGates, Mars, Selector
     from tnmars.spec import dump, load, loads, save_spec
 
 

@@ -6,6 +6,7 @@ warm-up is on the noise is infinite, so that every gate is 1 and no logit has a 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import inf
 
@@ -13,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.select.base import Selector
+
+PATIENCE = 200
+"""After how many training passes with the same noise a user has probably forgotten the schedule."""
 
 
 class Masks(nn.Module):
@@ -32,6 +36,7 @@ class Masks(nn.Module):
         super().__init__()
         self.selector = selector
         self.sizes = dict(sizes)
+        self._passes = 0
         count = sum(self.sizes.values())
         self.register_buffer("noise", torch.zeros(count, device=device, dtype=dtype))
         self.register_buffer("temperature", torch.tensor(selector.temperature_at(0.0), device=device, dtype=dtype))
@@ -47,6 +52,7 @@ class Masks(nn.Module):
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample."""
+        self._passes = 0
         self.noise.copy_(noise)
         if is_warm:
             self.noise.fill_(inf)
@@ -59,6 +65,8 @@ class Masks(nn.Module):
         """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
         if not self.training and not self.selector.sample_in_eval:
             return tuple(map(self._kept, logits))
+        if not torch.compiler.is_compiling():
+            self._watch()
         flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
         return torch.split(self.selector.sample(flat, self.noise, self.temperature), list(self.sizes.values()))
 
@@ -68,6 +76,17 @@ class Masks(nn.Module):
         if self.selector.opens_first:
             found = found.index_fill(0, self._firsts(), 1.0)
         return found
+
+    def _watch(self) -> None:
+        """Warns once if the same noise is used again and again."""
+        self._passes += 1
+        if self._passes == PATIENCE and torch.is_grad_enabled():
+            warnings.warn(
+                f"{PATIENCE} training passes with the same sample of the gates: call step() of a tnmars.MaskSchedule "
+                "after each step of the optimiser.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _kept(self, logits: Tensor) -> Tensor:
         return (self.selector.keep(logits) | self.is_warm).to(logits.dtype)

@@ -129,7 +129,7 @@ def groupings(graph: Graph) -> list[tuple[tuple[Term, ...], ...]]:
 
 def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:
     """The stacked cores of a group of terms. Bonds are labelled by the first of them, so that groups do not clash."""
-    stack = (_term_label(terms),) if len(terms) > 1 else ()
+    stack = (term_label(terms),) if len(terms) > 1 else ()
     bonds = {bond.name: graph.qualified(terms[0], bond.name) for bond in terms[0].bonds}
     return tuple(
         Leaf(
@@ -146,11 +146,11 @@ def sizes_of(graph: Graph, terms: tuple[Term, ...]) -> dict[str, int]:
     found = {mode.name: mode.size for mode in graph.modes}
     found |= {graph.qualified(terms[0], bond.name): bond.size for bond in terms[0].bonds}
     if len(terms) > 1:
-        found[_term_label(terms)] = len(terms)
+        found[term_label(terms)] = len(terms)
     return found
 
 
-def _term_label(terms: tuple[Term, ...]) -> str:
+def term_label(terms: tuple[Term, ...]) -> str:
     """The label along which the equal terms of a group are stacked."""
     return f"@{terms[0].name}"
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tnmars.errors import TnmarsError
+from tnmars.graph import Json
 
 PRICES = ("uniform", "parameters", "macs", "bic")
 
@@ -63,13 +64,13 @@ class Selector(ABC):
         """The temperature at a share of the decay, from 0 to 1 and beyond."""
         return 1.0
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Json]:
         """The settings as plain data, for specs and checkpoints."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"name": self.name, **{key: _plain(value) for key, value in values.items()}}
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Json:
     return list(value) if isinstance(value, tuple) else value
 
 

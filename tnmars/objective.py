@@ -1,0 +1,92 @@
+"""What gates add to training: the penalty of a model, its expected size, and the parameter groups of an optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.module import TNModule, layers
+from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
+
+
+def penalty(model: nn.Module) -> Tensor:
+    """The prior of masks and cores in nats, to be divided by the number of data and added to the mean loss.
+
+    While warm-up is on the masks' part is zero, with a gradient of zero; that of the cores stays.
+    """
+    total: Tensor | None = None
+    for _, layer in layers(model):
+        for part in _parts(layer):
+            total = part if total is None else total + part
+    return total if total is not None else torch.zeros(())
+
+
+def _parts(layer: TNModule) -> Iterator[Tensor]:
+    """The summands of a layer's penalty."""
+    if layer.selector is None:
+        return
+    if layer.masks is not None:
+        probability = layer.masks.probability(layer.logits())
+        nats = layer.selector.charge(_cost(layer, probability), probability)
+        yield torch.where(layer.masks.is_warm, torch.zeros_like(nats), nats)
+    factor = layer.selector.weight_decay
+    if factor:
+        for core in layer.cores.parameters():
+            flat = core.reshape(-1)
+            yield factor * torch.dot(flat, flat)
+
+
+def _cost(layer: TNModule, probability: Tensor) -> Tensor:
+    """The expected cost of the open slices, in slices of average price; for description length, in parameters."""
+    assert layer.selector is not None
+    price = layer.selector.price
+    if price == "uniform":
+        return probability.sum()
+    terms = _terms(layer, "parameters" if price == "bic" else price)
+    expected: Tensor = evaluate(terms, _expected_sizes(layer, probability))
+    if price == "bic":
+        return expected
+    full = evaluate(terms, {name: bond.size for name, bond in layer.graph.bonds.items()})
+    relative: Tensor = expected * (probability.numel() / full)
+    return relative
+
+
+def _terms(layer: TNModule, what: str) -> tuple[Monomial, ...]:
+    if what == "parameters":
+        return parameter_terms(layer.graph)
+    return mac_terms(layer.graph, layer.plan("infer", layer.nominal))
+
+
+def _expected_sizes(layer: TNModule, probability: Tensor) -> dict[str, Tensor]:
+    sizes = [bond.size for bond in layer.graph.bonds.values()]
+    return dict(zip(layer.graph.bonds, (part.sum() for part in torch.split(probability, sizes)), strict=True))
+
+
+def expected(model: nn.Module, what: str = "parameters") -> Tensor:
+    """The expected parameters of the cores, or MACs for the nominal batch, under the gates; differentiable.
+
+    Layers without gates count as they are.
+    """
+    total = torch.zeros(())
+    for _, layer in layers(model):
+        sizes: dict[str, Any] = {name: bond.size for name, bond in layer.graph.bonds.items()}
+        if layer.masks is not None:
+            sizes = _expected_sizes(layer, layer.masks.probability(layer.logits()))
+        total = total + evaluate(_terms(layer, what), sizes)
+    return total
+
+
+def param_groups(
+    model: nn.Module, lr: float, *, mask_lr: float | None = None, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for a torch optimiser: logits of gates by themselves, without weight decay, and all else."""
+    logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
+    trained = [value for value in model.parameters() if value.requires_grad]
+    groups = [
+        {"params": [value for value in trained if id(value) not in logits], "lr": lr, "weight_decay": weight_decay},
+        {"params": [value for value in trained if id(value) in logits], "lr": mask_lr or lr, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
