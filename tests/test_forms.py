@@ -19,11 +19,11 @@ from tnmars.counts import count
 from tnmars.estimate import estimate, refold
 from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
 from tnmars.graph import Graph, Role
-from tnmars.measure import verify
 from tnmars.module import code
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.program import Fetch, Program
+from tnmars.verify import verify
 
 EXACT = 1e-10
 MODEL = CostModel()

@@ -46,6 +46,7 @@ dsl
 plan.*
 program
 verify
+verify
 masking
 emit
 forms

@@ -1,4 +1,4 @@
-"""What a program does, exactly: a verifier of its labels, and counts of multiply-adds and bytes for given sizes.
+"""What a program does, exactly: counts of multiply-adds and bytes for given sizes.
 
 The counts are those of the emitted code: matrix products and convolutions as `torch.utils.flop_counter` counts them
 (there, two operations make one multiply-add), elementwise steps apart.
@@ -15,7 +15,6 @@ from tnmars.forms import Form
 from tnmars.plan.network import BATCH, Labels, spatial
 from tnmars.plan.steps import Groups
 from tnmars.program import (
-    Arrange,
     Conv,
     Instruction,
     Kernel,
@@ -50,53 +49,6 @@ class Measured:
     instruction: Instruction
     shape: tuple[int, ...]
     effort: Effort
-
-
-def verify(program: Program) -> None:
-    """Checks step by step that labels and shapes agree. An `AssertionError` is a fault of the lowering."""
-    axes: dict[Name, Groups] = {}
-    for instruction in program.instructions:
-        assert instruction.out not in axes, f"{instruction.out} is made twice"
-        for name in instruction.reads:
-            assert name in axes, f"{instruction.out} reads {name} before it is made"
-        _verify(instruction, [axes[name] for name in instruction.reads])
-        axes[instruction.out] = instruction.axes
-    assert program.result in axes
-    fixed = {instruction.out for instruction in program.fold}
-    assert all(name in fixed for instruction in program.fold for name in instruction.reads)
-
-
-def _labels(axes: Groups) -> list[str]:
-    return sorted(label for group in axes for label in group)
-
-
-def _verify(instruction: Instruction, read: list[Groups]) -> None:
-    out = instruction.axes
-    assert len(set(_labels(out))) == len(_labels(out)), f"{instruction.out} has a label twice"
-    if isinstance(instruction, Scale):
-        assert out == read[0], instruction
-        assert all(label == "" or (label,) in out for label, _ in instruction.gates), instruction
-    elif isinstance(instruction, (Arrange, Kernel, Weight)):
-        assert _labels(out) == _labels(read[0]), instruction
-    elif isinstance(instruction, Matmul):
-        left, right = read
-        assert left[-1] == right[-2], instruction
-        lead = left[:-2] or right[:-2]
-        assert not left[:-2] or left[:-2] == right[:-2], instruction
-        assert out == (*lead, left[-2], right[-1]), instruction
-    elif isinstance(instruction, Times):
-        assert len(out) == len(read[0]) == len(read[1]), instruction
-        for axis, one, two in zip(out, *read, strict=True):
-            assert axis == (one or two) and (one == two or not one or not two), instruction
-    elif isinstance(instruction, Plus):
-        assert out == read[0] == read[1], instruction
-    elif isinstance(instruction, Total):
-        assert out == tuple(axis for at, axis in enumerate(read[0]) if at not in instruction.dims), instruction
-    elif isinstance(instruction, Rows):
-        assert read[0][0] == instruction.labels and out[1:] == read[0][1:], instruction
-    elif isinstance(instruction, Conv):
-        source, weight = read
-        assert out[0] == source[0] and out[2:] == source[2:] and out[1] == weight[0], instruction
 
 
 def measure(form: Form, lengths: Mapping[str, int] | None = None) -> list[Measured]:
