@@ -46,7 +46,6 @@ dsl
 plan.*
 program
 verify
-verify
 masking
 emit
 forms

@@ -77,7 +77,7 @@ def _is_right(instruction: Instruction, read: list[Instruction], sizes: Sizes) -
     if isinstance(instruction, Kernel):
         return out == axes[0] and len(out) == 2 and _size(out[1], sizes) % prod(instruction.taps) == 0
     if isinstance(instruction, Conv):
-        return _is_convolution(instruction, *read, sizes)
+        return _is_convolution(instruction, read[0], read[1], sizes)
     return isinstance(instruction, (Fetch, Receive))
 
 
