@@ -346,7 +346,16 @@ def test_output_is_utf_8_safe_in_a_plain_locale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["check", TT], ["check", LOOSE], ["expand", TT], ["show", TT], ["show", "--json", TT], ["schema"], ["-h"]],
+    [
+        ["check", TT],
+        ["check", LOOSE],
+        ["expand", TT],
+        ["show", TT],
+        ["show", "--json", TT],
+        ["schema"],
+        ["-h"],
+        ["bench", "-h"],
+    ],
     ids=" ".join,
 )
 def test_no_command_loads_torch(arguments: list[str]) -> None:
@@ -427,3 +436,168 @@ def test_show_gives_no_useful_sizes_of_very_many_bonds(tmp_path: Path, capfd: Pr
     assert cli.run(["show", "--json", str(file)]) == 0
     bonds = json.loads(capfd.readouterr().out)["terms"][0]["bonds"]
     assert [bond["useful"] for bond in bonds.values()] == [None] * 1199
+
+
+# --- plan, compile, calibrate ----------------------------------------------------------------------------------------
+
+CONV = str(SPECS / "tucker2_conv.yaml")
+EMPTY = "tnmars: 1\nkind: linear\nmodes: {in: {i: 4}, out: {o: 5}}\nterms: {}\n"
+
+
+def test_plan_shows_steps_bytes_and_the_largest_intermediate(capfd: Printed) -> None:
+    assert cli.run(["plan", CONV, "--batch", "8"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].startswith("batch 8: ")
+    assert " MACs, 4.5 MB, " in lines[0]
+    assert ", dense 452,984,832 and " in lines[0]
+    assert lines[-1] == "  largest intermediate: 8x24x32x32, 786.4 kB"
+
+
+def test_a_plan_has_one_part_for_each_batch(capfd: Printed) -> None:
+    assert cli.run(["plan", TT, "--batch", "1, 32,1024"]) == 0
+    heads = [part.split(":")[0] for part in capfd.readouterr().out.split("\n\n")]
+    assert heads == ["batch 1", "batch 32", "batch 1024"]
+    assert cli.run(["plan", TT, "--batch", "32", "--all", "--train"]) == 0
+    assert capfd.readouterr().out.count("batch 32: ") > 2
+
+
+def test_a_plan_takes_the_side_of_the_image(capfd: Printed) -> None:
+    macs = []
+    for side in ("16", "32"):
+        assert cli.run(["plan", CONV, "--batch", "8", "--image", side, "--json"]) == 0
+        (found,) = json.loads(capfd.readouterr().out)
+        macs.append(found["macs"])
+        assert found["dense_macs"] == 8 * int(side) ** 2 * 64 * 96 * 9
+    assert macs[1] == 4 * macs[0]
+
+
+def test_a_plan_as_json_is_read_back(capfd: Printed) -> None:
+    from tnmars.plans import form_from_json, form_to_json
+
+    assert cli.run(["plan", TT, "--batch", "1,32", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [entry["batch"] for entry in found] == [1, 32]
+    for entry in found:
+        form = form_from_json(entry["plan"], load(TT))
+        assert (form.name, form.chunk) == (entry["form"], entry["chunk"])
+        assert form_to_json(form) == entry["plan"]
+        sizes = [step["written"] for step in entry["steps"][:-1]]
+        assert entry["largest"]["written"] == max(sizes)
+
+
+@pytest.mark.parametrize("command", ["plan", "compile", "bench"])
+def test_what_cannot_be_planned_is_said_as_check_says_it(command: str, tmp_path: Path, capfd: Printed) -> None:
+    (tmp_path / "bad.yaml").write_text(BAD)
+    for options in ([], ["--json"]):
+        assert cli.run(["check", str(tmp_path / "bad.yaml"), *options]) == 2
+        checked = capfd.readouterr()
+        assert cli.run([command, str(tmp_path / "bad.yaml"), *options]) == 2
+        assert capfd.readouterr() == checked
+    empty = tmp_path / "empty.yaml"
+    empty.write_text(EMPTY)
+    assert cli.run([command, str(empty)]) == 2
+    assert f"{empty}: the graph has no terms, so there is nothing to" in capfd.readouterr().err
+    assert cli.run([command, str(empty), "--json"]) == 2
+    (said,) = json.loads(capfd.readouterr().out)
+    assert (said["ok"], len(said["problems"])) == (False, 1)
+
+
+@pytest.mark.parametrize("batch", ["0", "x", "1,", "1.5", "-1", "²", "1000000001", ""])
+def test_a_batch_is_a_whole_number(batch: str, capfd: Printed) -> None:
+    assert cli.run(["plan", TT, "--batch", batch]) == 2
+    assert "is not a list of batch sizes, such as 1,32,1024." in capfd.readouterr().err
+
+
+def test_compile_prints_source(capfd: Printed) -> None:
+    assert cli.run(["compile", TT]) == 0
+    source = capfd.readouterr().out
+    assert "def fold(" in source
+    assert "def run(" in source
+    assert cli.run(["compile", TT, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["file"], found["batch"], found["mode"], found["source"]) == (TT, 128, "infer", source)
+
+
+def test_an_optimizer_is_asked_for(capfd: Printed) -> None:
+    pytest.importorskip("cotengra")
+    for command in ("plan", "compile"):
+        texts = set()
+        for _ in range(2):
+            assert cli.run([command, TT, "--optimizer", "cotengra"]) == 0
+            texts.add(capfd.readouterr().out)
+        assert len(texts) == 1
+    assert cli.run(["plan", TT, "--optimizer", "magic"]) == 2
+    assert "'magic' is not one of 'auto'" in capfd.readouterr().err
+
+
+def test_cotengra_is_asked_for_but_not_there(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    from tnmars.plan import hyper
+
+    monkeypatch.setattr(hyper, "find_spec", lambda name: None)
+    assert cli.run(["plan", TT, "--optimizer", "cotengra", "--set", "rank=7"]) == 2
+    assert capfd.readouterr().err == (
+        "optimizer 'cotengra' needs cotengra, which is not installed.\n"
+        "  Install it with: pip install 'tnmars[plan]'; or leave the optimizer out.\n"
+    )
+
+
+# --- bench -----------------------------------------------------------------------------------------------------------
+
+
+def test_bench_times_a_file(capfd: Printed) -> None:
+    assert cli.run(["bench", TT, "--batch", "2", "--rounds", "1", "--set", "rank=2"]) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert lines[0] == "linear tt-linear: 784 -> 625; batch 2, 1 thread"
+    names = [line.split("|")[1].strip() for line in lines[4:]]
+    assert {"dense torch layer", "compiled", "compact", "fast", "pairwise einsum", "rebuild the weight"} == set(names)
+
+
+def test_bench_of_a_file_as_json(capfd: Printed) -> None:
+    assert cli.run(["bench", TT, "--batch", "2", "--rounds", "1", "--threads", "1,2", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [(entry["file"], entry["batch"], entry["threads"]) for entry in found] == [(TT, 2, 1), (TT, 2, 2)]
+    for entry in found:
+        assert entry["inference"].keys() - entry["training"].keys() == {"compact", "fast"}
+        assert all(seconds > 0 for seconds in (*entry["inference"].values(), *entry["training"].values()))
+
+
+def test_bench_runs_rows_of_the_table(capfd: Printed) -> None:
+    rows = ["--quick", "--no-sweep", "--rows", "r4-3-4 (1)"]
+    assert cli.run(["bench", *rows, "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert row["case"] == "TT 784 r4-3-4 (1)"
+    assert cli.run(["bench", "--rows", "nonsense"]) == 2
+    assert "no row of the benchmark has a name with 'nonsense'; rows: TT 784 r20 (128)," in capfd.readouterr().err
+
+
+def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    from tnmars.bench import __main__ as table
+    from tnmars.bench import peers
+
+    given: list[list[str]] = []
+    monkeypatch.setattr(peers, "absent", lambda: ["tednet"])
+    monkeypatch.setattr(table, "main", lambda options: given.append(options) or 0)
+    assert cli.run(["bench", "--threads", "1,2", "--quick", "--rounds", "3"]) == 0
+    assert capfd.readouterr().err == (
+        "tednet is not installed and is left out: pip install 'tnmars[bench]' installs it.\n"
+    )
+    assert given == [["--rows", "", "--threads", "1,2", "--rounds", "3", "--quick"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch", "3"], "--batch is for a FILE, and none is given."),
+        (["--set", "rank=3"], "--set is for a FILE, and none is given."),
+        (["--tune"], "--tune is for a FILE, and none is given."),
+        ([TT, "--rows", "ring"], "--rows is for the table, which runs without a FILE."),
+        ([TT, "--no-sweep"], "--no-sweep is for the table, which runs without a FILE."),
+        ([TT, "--threads", "0"], "'0' is not a list of numbers of threads, such as 1,2."),
+        ([TT, "--batch", "0"], "0 is not in the range"),
+    ],
+)
+def test_bench_ignores_no_option(arguments: list[str], said: str, capfd: Printed) -> None:
+    assert cli.run(["bench", *arguments]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())

@@ -49,8 +49,15 @@ class Explained:
     dense_seconds: float
     steps: tuple[StepRow, ...]
 
+    @property
+    def largest(self) -> StepRow | None:
+        """The step with the largest result but for the last, whose result is the output."""
+        return max(self.steps[:-1], key=lambda row: row.written, default=None)
+
     def to_json(self) -> dict[str, object]:
-        return asdict(self)
+        largest = self.largest
+        shown = {"shape": largest.shape, "written": largest.written} if largest else None
+        return {**asdict(self), "largest": shown}
 
 
 def explain(
@@ -125,7 +132,8 @@ def table(found: Explained) -> str:
     """The explanation as text; steps above the line depend on cores alone."""
     chunk = f" in chunks of {found.chunk}" if found.chunk else ""
     against = f", dense {found.dense_macs:,} and {_time(found.dense_seconds)}" if found.dense_seconds else ""
-    lines = [f"batch {found.batch}: {found.form}{chunk}, {found.macs:,} MACs, {_time(found.seconds)}{against}"]
+    head = f"batch {found.batch}: {found.form}{chunk}, {found.macs:,} MACs, {_bytes(found.written)}"
+    lines = [f"{head}, {_time(found.seconds)}{against}"]
     width = max((len(row.step) for row in found.steps), default=0)
     shapes = max((len(_shape(row)) for row in found.steps), default=0)
     was_folded = False
@@ -135,6 +143,8 @@ def table(found: Explained) -> str:
         was_folded = row.folded
         work = f"{row.macs:>14,} MACs" if row.macs else f"{row.elementwise:>14,} ops " if row.elementwise else " " * 19
         lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {_bytes(row.written):>9}")
+    if found.largest:
+        lines.append(f"  largest intermediate: {_shape(found.largest)}, {_bytes(found.largest.written)}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ import sys
 import click
 
 from tnmars import __version__
-from tnmars.cli import graphs, plans
+from tnmars.cli import bench, graphs, plans
 from tnmars.errors import TnmarsError
 
 
@@ -21,7 +21,7 @@ def cli() -> None:
     """Tensor-network graphs to PyTorch modules, with automatic rank selection."""
 
 
-for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate):
+for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate, bench.bench):
     cli.add_command(_command)
 cli.add_command(plans.compile_, "compile")
 

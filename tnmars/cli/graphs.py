@@ -6,7 +6,7 @@ import json
 import sys
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -56,12 +56,24 @@ def read_graph(file: str, params: dict[str, int], as_json: bool = False) -> Grap
     """The graph of a file, or of standard input; where there is none, prints what `check` would and ends with 2."""
     spec = _problems(file, params)
     if spec.graph is None:
-        if as_json:
-            click.echo(json.dumps([_check_data(file, spec, [], strict=False)], indent=1))
-        else:
-            _print_check(file, spec, [], strict=False)
-        raise click.exceptions.Exit(2)
+        refuse(file, spec.problems, as_json)
     return spec.graph
+
+
+def need_terms(file: str, graph: Graph, as_json: bool, verb: str) -> None:
+    """Ends with 2 where a graph has no terms, as one may be left with after pruning."""
+    if not graph.terms:
+        refuse(file, (Problem(f"{file}: the graph has no terms, so there is nothing to {verb}."),), as_json)
+
+
+def refuse(file: str, problems: tuple[Problem, ...], as_json: bool) -> NoReturn:
+    """Prints problems as `check` does, and ends with 2."""
+    spec = Spec(None, problems)
+    if as_json:
+        click.echo(json.dumps([_check_data(file, spec, [], strict=False)], indent=1))
+    else:
+        _print_check(file, spec, [], strict=False)
+    raise click.exceptions.Exit(2)
 
 
 def _problems(file: str, params: dict[str, int]) -> Spec:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from math import exp
 
 import click
 
-from tnmars.cli.graphs import FILE, JSON, SET, read_graph
-from tnmars.errors import TnmarsError
+from tnmars.cli.graphs import FILE, JSON, SET, need_terms, read_graph
+from tnmars.plan.trees import OPTIMIZERS
 
 
 def _batches(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
@@ -20,6 +21,9 @@ def _batches(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 BATCH = click.option("--batch", default="1,32,1024", show_default=True, callback=_batches, help="Batch sizes.")
 TRAIN = click.option("--train", is_flag=True, help="Plan for training steps, not for inference.")
 IMAGE = click.option("--image", type=click.IntRange(1, 4096), default=32, show_default=True, help="Side of the image.")
+OPTIMIZER = click.option(
+    "--optimizer", type=click.Choice(OPTIMIZERS), default="auto", show_default=True, help="Where orders come from."
+)
 
 
 @click.command()
@@ -28,31 +32,40 @@ IMAGE = click.option("--image", type=click.IntRange(1, 4096), default=32, show_d
 @BATCH
 @TRAIN
 @IMAGE
+@OPTIMIZER
 @click.option("--all", "everything", is_flag=True, help="Show every candidate, not only the one that is taken.")
 @JSON
 def plan(
-    file: str, params: dict[str, int], batch: tuple[int, ...], train: bool, image: int, everything: bool, as_json: bool
+    file: str,
+    params: dict[str, int],
+    batch: tuple[int, ...],
+    train: bool,
+    image: int,
+    optimizer: str,
+    everything: bool,
+    as_json: bool,
 ) -> None:
     """Show how FILE is contracted for some batch sizes: order, multiply-adds and bytes, against dense."""
     from tnmars.choice import choose
     from tnmars.explain import explain, table
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
+    from tnmars.plans import form_to_json
 
-    graph = read_graph(file, params)
-    if not graph.terms:
-        raise TnmarsError(f"{file}: the graph has no terms, so there is nothing to contract.")
+    graph = read_graph(file, params, as_json)
+    need_terms(file, graph, as_json, "contract")
     model = machine_model()
     found = []
     for size in batch:
-        forms = choose(graph, size, Weighing(model, train), image)
+        forms = choose(graph, size, Weighing(model, train), image, optimizer)
         found += [
-            explain(graph, form, size, model, grad=train, image=image) for form in forms[: None if everything else 1]
+            (form, explain(graph, form, size, model, grad=train, image=image))
+            for form in forms[: None if everything else 1]
         ]
     if as_json:
-        click.echo(json.dumps([entry.to_json() for entry in found], indent=1))
+        click.echo(json.dumps([{**entry.to_json(), "plan": form_to_json(form)} for form, entry in found], indent=1))
     else:
-        click.echo("\n\n".join(map(table, found)))
+        click.echo("\n\n".join(table(entry) for _, entry in found))
 
 
 @click.command()
@@ -61,23 +74,29 @@ def plan(
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="The nominal batch.")
 @TRAIN
 @IMAGE
-def compile_(file: str, params: dict[str, int], batch: int, train: bool, image: int) -> None:
+@OPTIMIZER
+@JSON
+def compile_(
+    file: str, params: dict[str, int], batch: int, train: bool, image: int, optimizer: str, as_json: bool
+) -> None:
     """Print the Python source that is emitted for FILE."""
     from tnmars.choice import choose
     from tnmars.emit import emit
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
 
-    graph = read_graph(file, params)
-    if not graph.terms:
-        raise TnmarsError(f"{file}: the graph has no terms, so there is nothing to emit.")
-    form = choose(graph, batch, Weighing(machine_model(), train), image)[0]
-    click.echo(emit(form.program, form.frame), nl=False)
+    graph = read_graph(file, params, as_json)
+    need_terms(file, graph, as_json, "emit")
+    form = choose(graph, batch, Weighing(machine_model(), train), image, optimizer)[0]
+    source = emit(form.program, form.frame)
+    made = {"file": file, "batch": batch, "mode": "train" if train else "infer", "form": form.name, "source": source}
+    click.echo(json.dumps(made, indent=1) if as_json else source, nl=as_json)
 
 
 @click.command()
 @click.option("--show", is_flag=True, help="Print the constants; write nothing.")
-def calibrate(show: bool) -> None:
+@JSON
+def calibrate(show: bool, as_json: bool) -> None:
     """Time this machine and keep a cost model for it in the user's cache folder."""
     from tnmars import calibrate as timings
     from tnmars.plan.cost import CostModel
@@ -90,6 +109,9 @@ def calibrate(show: bool) -> None:
         click.echo(json.dumps(model.to_json(), indent=1))
         return
     path = timings.save_model(model)
-    click.echo(
-        f"wrote {path}; typical error of a step's time: factor {2.718**after:.2f} (shipped: {2.718**before:.2f})"
-    )
+    was, now = exp(before), exp(after)
+    if as_json:
+        made = {"file": str(path), "error": now, "shipped_error": was, "model": model.to_json()}
+        click.echo(json.dumps(made, indent=1))
+    else:
+        click.echo(f"wrote {path}; typical error of a step's time: factor {now:.2f} (shipped: {was:.2f})")

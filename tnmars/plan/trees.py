@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from tnmars.errors import TnmarsError
+from tnmars.plan.hyper import cotengra_path
 from tnmars.plan.layout import Tree, Weighing, leaves_of
 from tnmars.plan.network import Network
 
+OPTIMIZERS = ("auto", "dp", "optimal", "branch-all", "branch-2", "branch-1", "greedy", "random-greedy", "cotengra")
+"""Where paths come from: opt_einsum's searches by its names, or cotengra."""
 MAX_SUBSETS = 400
 """Up to how many connected sets of cores the search by time looks at."""
 
@@ -107,6 +111,10 @@ def _path(
         from opt_einsum.path_random import RandomGreedy
 
         return RandomGreedy(max_repeats=32)(list(labels), output, sizes)  # type: ignore[no-any-return]
+    if optimizer == "cotengra":
+        return cotengra_path(labels, output, sizes)
+    if optimizer not in OPTIMIZERS:
+        raise TnmarsError(f"optimizer '{optimizer}' is not known; optimizers: {', '.join(OPTIMIZERS)}.")
     function = paths.get_path_fn(optimizer)
     return function(list(labels), output, sizes, None)  # type: ignore[no-any-return]
 
