@@ -243,12 +243,12 @@ def compiled(graph: Graph | Path, batch: int = 16, **keywords: object) -> tnmars
 
 
 @torch.no_grad()
-def load(layer: torch.nn.Module, problem: Problem) -> None:
+def load(layer: torch.nn.Module, problem: Problem, *, strict: bool = True) -> None:
     """Gives a compiled layer the cores and the bias of a problem, by their names in the state dict."""
     state = {f"cores.{name}": value for name, value in problem.cores.items()}
     if problem.bias is not None:
         state["bias"] = problem.bias
-    layer.load_state_dict(state)
+    layer.load_state_dict(state, strict=strict)
 
 
 def ask(layer: torch.nn.Module, problem: Problem) -> tuple[Tensor, list[Tensor]]:

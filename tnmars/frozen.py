@@ -19,6 +19,7 @@ from tnmars.errors import TnmarsError
 from tnmars.forms import Form
 from tnmars.graph import Role
 from tnmars.module import Shell, TNModule, code, layers
+from tnmars.pruning import prune
 from tnmars.tuning import tuned_frozen
 
 COMPACT = 2
@@ -35,7 +36,8 @@ class FrozenLayer(Shell):
         bias = layer.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         with torch.no_grad():
-            parts = self._code.fold(*(layer.cores.get(name) for name in self._code.cores))
+            cores = layer.scaled_cores()
+            parts = self._code.fold(*(cores[name] for name in self._code.cores))
         self._names = [f"part{at}" for at in range(len(parts))]
         for name, part in zip(self._names, parts, strict=True):
             self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
@@ -111,11 +113,13 @@ def freeze(
 ) -> nn.Module:
     """A copy of a model, or of a single layer, whose compiled layers are frozen for inference.
 
-    `batch` and `image` are the sizes to be fast at, by default the nominal ones; `tune` times close candidates.
+    `batch` and `image` are the sizes to be fast at, by default the nominal ones; `tune` times close candidates. Layers
+    with gates are pruned first.
     """
-    if isinstance(model, TNModule):
-        return frozen_layer(model, form, batch=batch, image=image, tune=tune).eval()
-    copied = copy.deepcopy(model)
+    is_gated = any(layer.masks is not None for _, layer in layers(model))
+    copied = prune(model) if is_gated else copy.deepcopy(model)
+    if isinstance(copied, TNModule):
+        return frozen_layer(copied, form, batch=batch, image=image, tune=tune).eval()
     made: dict[TNModule, Shell] = {}
     for name, layer in list(copied.named_modules(remove_duplicate=False)):
         if isinstance(layer, TNModule):

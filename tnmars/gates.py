@@ -50,7 +50,7 @@ def clipped_normal_open(means: Tensor, deviation: float) -> Tensor:
 
 def straight_through(relaxed: Tensor) -> Tensor:
     """0 or 1 forward, the relaxed sample's gradient backward."""
-    return (relaxed > 0.5).to(relaxed.dtype) + relaxed - relaxed.detach()
+    return (relaxed > 0.5).to(relaxed.dtype) + (relaxed - relaxed.detach())
 
 
 def largest(scores: Tensor, threshold: float, least: int) -> Tensor:

@@ -53,6 +53,7 @@ class Graph:
     options: tuple[tuple[str, OptionValue], ...] = ()
     name: str = field(default="", compare=False)
     origin: Mapping[str, Json] | None = field(default=None, compare=False, repr=False)
+    _real: dict[Role, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         fields = self._fields()
@@ -64,6 +65,7 @@ class Graph:
             raise GraphError(found)
         for key, value in _canonical(fields).items():
             object.__setattr__(self, key, value)
+        object.__setattr__(self, "_real", {role: self._real_size(role) for role in MODE_ROLES})
 
     @classmethod
     def of(cls, fields: rules.Fields, name: str = "", origin: Mapping[str, Json] | None = None) -> Graph:
@@ -123,8 +125,17 @@ class Graph:
                 found[self.qualified(term, core.name)] = tuple(sizes[edge] for edge in core.edges)
         return found
 
+    def edges_of(self, core: str) -> tuple[str, ...]:
+        """The edges of a core by its qualified name."""
+        return next(
+            found.edges for term in self.terms for found in term.cores if self.qualified(term, found.name) == core
+        )
+
     def real_size(self, role: Role) -> int:
         """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
+        return self._real[role]  # reckoned once, for a layer asks at every call
+
+    def _real_size(self, role: Role) -> int:
         held, unit = rules.holders(self._fields(), role)
         return dict(self.features).get(role, flat_size(held) // unit)
 

@@ -18,6 +18,7 @@ from tnmars import faces, init
 from tnmars.choice import Planner
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
+from tnmars.masking import homes
 from tnmars.masks import Masks
 from tnmars.runnable import Chosen, Code, Programs, code
 from tnmars.select.base import Selector
@@ -94,6 +95,7 @@ class TNModule(Shell):
         *,
         rule: str | float | None = None,
         selector: Selector | None = None,
+        plans: Mapping[Chosen, Form] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -104,7 +106,7 @@ class TNModule(Shell):
         graph = planner.graph
         cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
         gates = {name: _empty((bond.size,), device, dtype) for name, bond in graph.bonds.items()}
-        self.become_(planner, cores, gates if selector is not None and selector.has_gates else {})
+        self.become_(planner, cores, gates if selector is not None and selector.has_gates else {}, plans)
         self.register_parameter("bias", _empty((graph.out_features,), device, dtype) if graph.has_bias else None)
         self.reset_parameters()
 
@@ -159,6 +161,17 @@ class TNModule(Shell):
     def gate_values(self) -> dict[str, Tensor]:
         """The gates of every bond, as `forward` would use them now."""
         return {} if self.masks is None else dict(zip(self.graph.bonds, self.masks(self.logits()), strict=True))
+
+    def scaled_cores(self) -> dict[str, Tensor]:
+        """The cores with the gates multiplied in, by which the layer could do without gates; as `forward` would now."""
+        found: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+        gates = self.gate_values()
+        for core, bonds in homes(self.graph).items() if gates else ():
+            edges = self.graph.edges_of(core)
+            for edge, bond in bonds:
+                shape = [-1 if axis == edge else 1 for axis in edges]
+                found[core] = found[core] * gates[bond].reshape(shape)
+        return found
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.cores.parameters())
