@@ -146,9 +146,9 @@ def test_a_chunk_at_a_time_is_what_a_chunked_form_computes() -> None:
     form = next(form for form in choice.candidates(graph, 1024, Weighing(MODEL)) if form.chunk)
     made, seen = code(form), []
     spied = replace(made, run=lambda x, *rest: (seen.append(x.shape[0]), made.run(x, *rest))[1])
-    problem = oracle.problem(graph, 2 * form.chunk + 5)
+    problem = oracle.problem(graph, 2 * form.chunk + 3)
     spied(problem.inputs, problem.bias, made.fold(*(problem.cores[name] for name in made.cores)))
-    assert seen == [form.chunk, form.chunk, 5]
+    assert seen == [form.chunk, form.chunk, 3]
 
 
 # --- which ones there are --------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ files
 flow
 topology
 lint
+difference
 spec.nodes
 spec.grammar
 spec.keys
@@ -59,6 +60,8 @@ explain
 cli.graphs
 {TORCH_LINE}
 calibrate
+container
+jsonable
 gates
 select.base
 select.fixed
@@ -68,7 +71,9 @@ select
 masks
 price
 init
+bags
 faces
+chunks
 runnable
 module
 tuning
@@ -78,19 +83,26 @@ frozen
 objective
 schedule
 compiler
+record
+store
+optimizers
+checkpoint
+cutting
+summaries
 export
 bench.*
 bench
 bench.__main__
 cli.plans
 cli.bench
+cli.models
 cli
 __main__
 """.strip().splitlines()
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli", "cli.graphs", "cli.plans", "cli.bench"},
+    "click": {"cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
     "cotengra": {"plan.*"},

@@ -24,6 +24,9 @@ BATCHES = (1, 16, 128, 1024)
 """Batch sizes that plans are made for; another takes the plan of the nearest, by ratio."""
 TOKEN_COUNTS = (64, 4096)
 CHUNK = 64
+"""For batches from four times this on, plans are also made for a chunk of this size."""
+CHUNKS = (4, 8, 16, 32, 64, 128, 256)
+"""Rows of a batch that may be computed at a time, so that what lies between steps stays in caches."""
 MEMORY = 8
 """A plan may hold this many times the size of input, output, cores and dense weight together."""
 
@@ -81,14 +84,28 @@ def candidates(graph: Graph, batch: int, weighing: Weighing, image: int = 32, op
             else lookup_forms(graph, batch, weighing, optimizer)
         )
     forms = layer_forms(graph, batch, weighing, image, optimizer)
-    if graph.inputs or graph.kernel_size or batch < 4 * CHUNK:
-        return forms
-    chunked = layer_forms(graph, CHUNK, weighing, image, optimizer)
-    pieces = -(-batch // CHUNK)
-    joined = weighing.model.elementwise(2 * batch * graph.out_features, batch * graph.out_features)
-    return forms + [
-        replace(form, chunk=CHUNK, cost=pieces * form.cost + joined) for form in chunked if form.name != "dense"
-    ]
+    priced = [replace(form, cost=_price(form, weighing, batch)) for form in forms]
+    if graph.inputs or graph.kernel_size:
+        return priced
+    small = layer_forms(graph, CHUNK, weighing, image, optimizer) if batch >= 4 * CHUNK else []
+    return priced + _chunked([*forms, *small], weighing, batch)
+
+
+def _chunked(forms: Sequence[Form], weighing: Weighing, batch: int) -> list[Form]:
+    """The forms with the batch in chunks of every size that makes at least two."""
+    found: dict[object, Form] = {}
+    for form in forms:
+        for size in CHUNKS:
+            if form.frame.dense or 2 * size > batch:
+                continue
+            sizes = tuple((label, size if label == BATCH else length) for label, length in form.program.sizes)
+            cut = replace(form, program=replace(form.program, sizes=sizes), chunk=size)
+            found.setdefault(cut.program, replace(cut, cost=_price(cut, weighing, batch)))
+    return list(found.values())
+
+
+def _price(form: Form, weighing: Weighing, batch: int) -> float:
+    return estimate(form, weighing.model, grad=weighing.grad, folded=weighing.folded, batch=batch)
 
 
 def frozen(
@@ -103,9 +120,7 @@ def frozen(
         for form in candidates(graph, batch, Weighing(model, folded=folded), image, optimizer):
             program = refold(form.program, limit)
             ready = replace(form, program=program)
-            cost = estimate(ready, model, folded=True)
-            pieces = -(-batch // form.chunk) if form.chunk else 1
-            found.setdefault(program, replace(ready, cost=cost * pieces))
+            found.setdefault(program, replace(ready, cost=estimate(ready, model, folded=True, batch=batch)))
     return sorted(found.values(), key=lambda form: form.cost)
 
 

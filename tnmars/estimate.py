@@ -32,14 +32,34 @@ from tnmars.program import (
 )
 
 
-def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool = False) -> float:
-    """Seconds for a form at the sizes it was made for; `folded` leaves out what is done once."""
+def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool = False, batch: int = 0) -> float:
+    """Seconds for a form at the sizes it was made for; `folded` leaves out what is done once.
+
+    A form that cuts the batch into chunks was made for one of them: `batch` says how many rows there are in all.
+    """
     sizes = dict(form.program.sizes)
     axes = form.program.axes()
-    body = form.program.run if folded else form.program.instructions
-    cost = sum(_cost(instruction, axes, sizes, model, grad) for instruction in body)
+    once = 0.0 if folded else sum(_cost(entry, axes, sizes, model, grad) for entry in form.program.fold)
+    still = standing(form.program)
+    once += sum(_cost(entry, axes, sizes, model, grad) for entry in still)
+    each = sum(_cost(entry, axes, sizes, model, grad) for entry in form.program.run if entry not in still)
     if form.frame.dense:
-        cost += _dense(form, sizes, model) * (3 if grad else 1)
+        each += _dense(form, sizes, model) * (3 if grad else 1)
+    pieces = -(-batch // form.chunk) if form.chunk else 1
+    return once + pieces * each + (_joining(form, model, pieces, grad) if pieces > 1 else 0.0)
+
+
+def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
+    """Results of chunks put together; in the backward pass, the gradients of parts added up."""
+    sizes, axes = dict(form.program.sizes), form.program.axes()
+
+    def numbers(name: Name) -> int:
+        return prod(sizes[label] for group in axes[name] for label in group)
+
+    out = pieces * numbers(form.program.result)
+    cost = pieces * model.view_call + model.elementwise(2 * out, out)
+    if grad:
+        cost += pieces * sum(model.elementwise(3 * numbers(part), 0) for part in form.program.parts)
     return cost
 
 
@@ -117,3 +137,22 @@ def refold(program: Program, limit: float) -> Program:
         largest = max(movable, key=lambda part: extents[part])
         fold = tuple(instruction for instruction in program.fold if instruction.out != largest)
         program = replace(program, fold=fold, run=(made[largest], *program.run))
+
+
+def standing(program: Program) -> tuple[Instruction, ...]:
+    """What is done on every run though it depends on no input: with chunks of a batch, once for all of them."""
+    ready = {instruction.out for instruction in program.fold}
+    found = []
+    for instruction in program.run:
+        if instruction.reads and not isinstance(instruction, Rows) and ready.issuperset(instruction.reads):
+            ready.add(instruction.out)
+            found.append(instruction)
+    return tuple(found)
+
+
+def staged(program: Program) -> Program:
+    """The program once its folded parts are there: these take the place of cores, and what stands is folded."""
+    axes = program.axes()
+    still = standing(program)
+    given = tuple(Fetch(part, axes[part], (part,)) for part in program.parts)
+    return replace(program, fold=(*given, *still), run=tuple(entry for entry in program.run if entry not in still))

@@ -81,7 +81,7 @@ def explain(
         macs=once.macs + pieces * run.macs,
         dense_macs=pixels * dense if is_product else 0,
         written=ITEM * (once.written + pieces * run.written),
-        seconds=estimate(form, model, grad=grad) * pieces,
+        seconds=estimate(form, model, grad=grad, batch=batch),
         dense_seconds=_dense_seconds(graph, batch, model, grad, image),
         steps=steps,
     )

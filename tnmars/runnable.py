@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from tnmars.choice import Planner
+from tnmars.chunks import in_chunks
 from tnmars.emit import core_names, emit, gate_names
+from tnmars.estimate import staged, standing
 from tnmars.forms import Form, weight_forms
 from tnmars.graph import Graph
 from tnmars.masking import masked
@@ -39,12 +41,16 @@ class Code:
     chunk: int = 0
     gates: tuple[str, ...] = ()
     """The bonds whose gates `fold` takes after the cores."""
+    ready: Callable[..., tuple[Tensor, ...]] | None = None
+    """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
 
     def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
         """The result for given parts; a large batch is cut into chunks where the form says so."""
+        if self.ready is not None:
+            parts = self.ready(*parts)
         more = parts if bias is None else (bias, *parts)
         if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
-            return torch.cat([self.run(piece, *more) for piece in torch.split(inputs[0], self.chunk)])
+            return in_chunks(self.run, self.chunk, inputs[0], more)
         return self.run(*inputs, *more)
 
 
@@ -63,7 +69,12 @@ def code(form: Form, gated: Graph | None = None) -> Code:
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
     fold, run = _functions(source)
-    return Code(fold, run, core_names(program), source, form.chunk, gate_names(program))
+    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program))
+    if not form.chunk or not standing(program):
+        return made
+    later = emit(staged(program), form.frame)
+    ready, run = _functions(later)
+    return replace(made, run=run, ready=ready, source=f"{source}\n\n# for chunks of a batch\n{later}")
 
 
 class Programs:
@@ -81,7 +92,7 @@ class Programs:
             weighing = Weighing(planner.model)
             self.weight = code(weight_forms(planner.graph, weighing, planner.optimizer)[0], self.gated)
             for mode in MODES:
-                self.plan(mode, planner.nominal)
+                self.pick(planner.nominal, mode)
 
     def bucket(self, batch: int) -> int:
         """The batch whose plan another takes."""

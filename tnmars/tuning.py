@@ -1,24 +1,43 @@
 """Timing of close candidates: the model ranks forms, and the clock decides among the best few.
 
-Candidates are timed in turn, round by round, so that a slow moment of the machine hits them all alike.
+Candidates are timed in turn, round by round, so that a slow moment of the machine hits them all alike. Clear losers
+drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a few of them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tnmars.choice import frozen
+from tnmars.choice import frozen, peak
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.module import code
 from tnmars.plan.cost import CostModel
 
-CANDIDATES = 5
-ROUNDS = 7
+CANDIDATES = 6
+"""How many programs are raced, each with the size of chunks that the model likes best."""
+SIZES = 3
+"""How many other sizes of chunks the winner is raced with."""
+ROUNDS = 9
+BUDGET = 2.0
+"""Seconds after which no other round of a race begins, once there was one."""
+HOPELESS = (3.0, 1.6)
+"""Who is predicted to take so many times as long as the best is not timed: for quick forms, and for slow ones."""
+SLOW = 0.05
+"""Forms that take so many seconds are slow: a first run tells as much about them as a second."""
+ALIKE = 1.04
+"""Times that differ less are the same; then the form that holds the least is taken."""
+BEHIND = 1.5
+"""Who takes so many times as long as the fastest in the first round is out."""
+TURN = 0.001
+"""A turn lasts at least so many seconds: short actions are repeated within it."""
+
+Action = Callable[[], object]
 
 
 def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
@@ -37,16 +56,31 @@ def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype
     return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
 
 
-def interleaved(actions: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """The shortest time of each action, over rounds in which each has its turn."""
-    shortest = [float("inf")] * len(actions)
-    for action in actions:
+def race(actions: Sequence[Action], rounds: int = ROUNDS, budget: float = BUDGET) -> list[float]:
+    """The shortest time of each action, over rounds in which each that is not out has its turn."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = time.perf_counter()
+    shortest = [_turn(action, clock, 0.0) for action in actions]  # which also warms up
+    running = list(range(len(actions)))
+    for turn in range(rounds):
+        if turn == 1 or min(shortest) > SLOW:
+            running = [at for at in running if shortest[at] <= BEHIND * min(shortest)]
+        if len(running) == 1 or (turn and time.perf_counter() - start > budget):
+            break
+        for at in running:
+            shortest[at] = min(shortest[at], _turn(actions[at], clock, TURN))
+    return shortest
+
+
+def _turn(action: Action, clock: Callable[[], float], least: float) -> float:
+    """The shortest of a few runs that take `least` seconds together; of one, where that is enough."""
+    spent, shortest = 0.0, float("inf")
+    while shortest == float("inf") or spent < least:
+        start = clock()
         action()
-    for _ in range(rounds):
-        for at, action in enumerate(actions):
-            start = time.perf_counter()
-            action()
-            shortest[at] = min(shortest[at], time.perf_counter() - start)
+        took = clock() - start
+        shortest = min(shortest, took)
+        spent += max(took, 1e-6)
     return shortest
 
 
@@ -57,7 +91,9 @@ def _action(graph: Graph, form: Form, batch: int, image: int, mode: str) -> Call
     cores = [torch.randn(graph.cores[name]).requires_grad_(mode == "train") for name in made.cores]
     bias = torch.zeros(graph.out_features, requires_grad=mode == "train") if graph.has_bias else None
     if mode == "train":
-        return lambda: torch.autograd.backward(made(inputs, bias, made.fold(*cores)).sum())
+        return _training_step(
+            lambda: made(inputs, bias, made.fold(*cores)), [*cores, *([] if bias is None else [bias])]
+        )
 
     @torch.no_grad()
     def infer() -> object:
@@ -75,11 +111,41 @@ def _action(graph: Graph, form: Form, batch: int, image: int, mode: str) -> Call
     return run
 
 
+def _training_step(run: Callable[[], Tensor], trained: Sequence[Tensor]) -> Action:
+    """Forward and backward, from a gradient that is there already, as the next layer would give it."""
+    with torch.no_grad():
+        gradient = torch.ones_like(run())
+
+    def action() -> None:
+        for value in trained:
+            value.grad = None
+        torch.autograd.backward(run(), gradient)
+
+    return action
+
+
 def fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int = 32) -> Form:
-    """The form that the clock prefers among the best few by estimate."""
-    close = list(forms[:CANDIDATES])
-    times = interleaved([_action(graph, form, batch, image, mode) for form in close])
-    return close[times.index(min(times))]
+    """The form that the clock prefers among the best few by estimate, then among sizes of its chunks."""
+    best: dict[object, Form] = {}
+    for form in forms:
+        if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
+            best.setdefault(_shape(form), form)
+    winner = _first(graph, list(best.values())[:CANDIDATES], batch, mode, image)
+    others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
+    return _first(graph, [winner, *others[:SIZES]], batch, mode, image)
+
+
+def _shape(form: Form) -> object:
+    """What forms have in common that differ in the size of chunks alone."""
+    return replace(form.program, sizes=()), form.frame
+
+
+def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int) -> Form:
+    if len(forms) == 1:
+        return forms[0]
+    times = race([_action(graph, form, batch, image, mode) for form in forms])
+    first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
+    return min(first, key=lambda form: peak(form, batch))
 
 
 def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
