@@ -191,6 +191,33 @@ def test_a_layer_is_frozen_with_the_model_that_it_was_compiled_with() -> None:
     assert shipped(thrifty) < 64 * 64
 
 
+@pytest.mark.parametrize("count", [50, 62, 70])
+def test_a_tensor_that_is_too_large_as_a_whole_is_asked_for_entries(count: int) -> None:
+    """Also beyond 2^63 entries: it is frozen and cached by its cores, and asking for all of it fills no memory."""
+    layer = tnmars.compile(tnmars.families.tt("tensor", free=(2,) * count, rank=2))
+    index = torch.randint(2, (5, count))
+    wanted = layer(index)
+    for form in ("compact", "fast"):
+        assert oracle.error(tnmars.freeze(layer, form)(index), wanted) <= 1e-5
+    with tnmars.cached(layer):
+        assert oracle.error(layer(index), wanted) <= 1e-5
+        for ask in (layer, layer.dense, tnmars.freeze(layer, "fast")):
+            with pytest.raises(ShapeError, match=f"the whole weight has {2**count:,} entries, too many for the memory"):
+                ask()
+
+
+def test_a_table_that_is_too_large_as_a_whole_is_frozen_in_parts() -> None:
+    """By rows alone the whole table would be the fastest: 10^12 rows of it."""
+    graph = tnmars.families.tt("embedding", lookup=(1000,) * 4, outputs=(4,) * 4, rank=2)
+    layer = tnmars.compile(graph)
+    index = torch.randint(10**12, (7,))
+    fast = tnmars.freeze(layer, "fast")
+    assert oracle.error(fast(index), layer(index)) <= 1e-5
+    assert shipped(fast) <= 2**31
+    with pytest.raises(ShapeError, match="too many for the memory; use the layer on its inputs"):
+        layer.dense()
+
+
 def test_a_form_that_is_not_known() -> None:
     with pytest.raises(TnmarsError, match="form 'small' is not known; forms: compact, fast"):
         tnmars.freeze(tnmars.compile(LINEAR), "small")

@@ -24,6 +24,8 @@ from tnmars.tuning import tuned_frozen
 
 COMPACT = 2
 """How many times the numbers of its cores a compact layer may ship."""
+FAST = 2**31
+"""How many numbers a fast layer may ship: beyond, what is made of the cores would fill the memory."""
 
 
 class FrozenLayer(Shell):
@@ -90,16 +92,18 @@ def frozen_layer(
 ) -> Shell:
     """One layer, frozen for a batch and an image size, by default its nominal ones.
 
-    A compact tensor keeps its cores, and a layer without terms its bias: these are copies that do not train.
+    A compact tensor, or one too large to be there as a whole, keeps its cores, and a layer without terms its bias:
+    these are copies that do not train.
     """
     if form not in ("compact", "fast"):
         raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
+    numbers = count(layer.graph)
+    limit = COMPACT * numbers.cores if form == "compact" else max(COMPACT * numbers.cores, FAST)
     is_tensor = bool(layer.graph.of_role(Role.FREE))
-    if not layer.graph.terms or (is_tensor and form == "compact"):
+    if not layer.graph.terms or (is_tensor and (form == "compact" or numbers.dense > limit)):
         return copy.deepcopy(layer).requires_grad_(False)
     if is_tensor:
         return FrozenTensor(layer)
-    limit = COMPACT * count(layer.graph).cores if form == "compact" else float("inf")
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
     if tune:

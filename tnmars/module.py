@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tnmars import faces, init
 from tnmars.choice import Planner
+from tnmars.errors import ShapeError
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.masking import homes
@@ -24,6 +25,10 @@ from tnmars.runnable import Chosen, Code, Programs, code
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
+
+
+LARGE = 2**31
+"""From how many entries on it is asked first whether there is room for a whole weight."""
 
 
 class Cores(nn.Module):
@@ -201,9 +206,23 @@ class TNModule(Shell):
             return self.cached.dense()  # type: ignore[no-any-return]
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
+        self._check_room()
         weight = self._weight.fold(*self._tensors(self._weight))[0]
         skip = dict(self.graph.options).get("padding_idx")
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
+
+    def _check_room(self) -> None:
+        """Refuses a weight that there is no memory for, before what it is made of fills the memory."""
+        shape = self.graph.dense_shape
+        if prod(shape) < LARGE:
+            return
+        try:
+            self._anchor.new_empty(shape)
+        except RuntimeError:
+            kind = "ask for entries at index tuples" if self.graph.of_role(Role.FREE) else "use the layer on its inputs"
+            raise ShapeError(
+                f"the whole weight has {prod(shape):,} entries, too many for the memory; {kind}."
+            ) from None
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
         if self.cached is not None:
