@@ -75,10 +75,12 @@ bags
 faces
 chunks
 runnable
+opening
 module
 tuning
 follow
 pruning
+dropping
 frozen
 objective
 schedule

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "ShutSlices": "dropping",
+    "CheckpointError": "errors",
+    "summary": "summaries",
+    "load_checkpoint": "checkpoint",
+    "save_checkpoint": "checkpoint",
+    "load_into": "store",
+    "save": "store",
     "keep": "pruning",
     "prune_": "pruning",
     "prune": "pruning",
@@ -53,6 +60,7 @@ _MODULES = ("draw", "families", "lint", "spec", "topology")
 
 __all__ = [
     "Builder",
+    "CheckpointError",
     "Core",
     "CostModel",
     "Count",
@@ -68,6 +76,7 @@ __all__ = [
     "Role",
     "Selector",
     "ShapeError",
+    "ShutSlices",
     "SpecError",
     "TNModule",
     "Term",
@@ -86,23 +95,30 @@ __all__ = [
     "keep",
     "lint",
     "load",
+    "load_checkpoint",
+    "load_into",
     "loads",
     "network",
     "param_groups",
     "penalty",
     "prune",
     "prune_",
+    "save",
+    "save_checkpoint",
     "save_spec",
     "spec",
+    "summary",
     "topology",
 ]
 
 if TYPE_CHECKING:
     from tnmars import draw, families, lint, spec, topology
+    from tnmars.checkpoint import load_checkpoint, save_checkpoint
     from tnmars.compiler import compile
     from tnmars.counts import Count, count
+    from tnmars.dropping import ShutSlices
     from tnmars.dsl import Builder, network
-    from tnmars.errors import GraphError, Problem, ShapeError, SpecError, TnmarsError
+    from tnmars.errors import CheckpointError, GraphError, Problem, ShapeError, SpecError, TnmarsError
     from tnmars.frozen import cached, freeze
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
     from tnmars.modes import factor, factor_up
@@ -113,6 +129,8 @@ if TYPE_CHECKING:
     from tnmars.schedule import MaskSchedule
     from tnmars.select import Fixed, GaussianGates, Mars, Selector
     from tnmars.spec import dump, load, loads, save_spec
+    from tnmars.store import load_into, save
+    from tnmars.summaries import summary
 
 
 def __getattr__(name: str) -> Any:

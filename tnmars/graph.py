@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isfinite
 
 from tnmars import options as layer_options
@@ -131,6 +132,10 @@ class Graph:
             found.edges for term in self.terms for found in term.cores if self.qualified(term, found.name) == core
         )
 
+    def bonds_of(self, core: str) -> tuple[str, ...]:
+        """For each axis of a core, both by qualified name, its bond; empty for a mode."""
+        return self._core_bonds[core]
+
     def real_size(self, role: Role) -> int:
         """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
         return self._real[role]  # reckoned once, for a layer asks at every call
@@ -138,6 +143,15 @@ class Graph:
     def _real_size(self, role: Role) -> int:
         held, unit = rules.holders(self._fields(), role)
         return dict(self.features).get(role, flat_size(held) // unit)
+
+    @cached_property
+    def _core_bonds(self) -> dict[str, tuple[str, ...]]:
+        found = {}
+        for term in self.terms:
+            bonds = {bond.name: self.qualified(term, bond.name) for bond in term.bonds}
+            for core in term.cores:
+                found[self.qualified(term, core.name)] = tuple(bonds.get(edge, "") for edge in core.edges)
+        return found
 
     @property
     def in_features(self) -> int:

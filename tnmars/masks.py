@@ -25,6 +25,13 @@ class Masks(nn.Module):
     noise: Tensor
     temperature: Tensor
     is_warm: Tensor
+    places: Tensor
+    """Where each gate stood among those that the layer began with: noise is drawn for all of these, so that the gates
+    that are left get the same whether others have been dropped or not."""
+    drawn: Tensor
+    """How many gates the layer began with."""
+    shut_for: Tensor
+    """For how many steps each gate has been shut, where a schedule counts them."""
 
     def __init__(
         self,
@@ -41,19 +48,17 @@ class Masks(nn.Module):
         self.register_buffer("noise", torch.zeros(count, device=device, dtype=dtype))
         self.register_buffer("temperature", torch.tensor(selector.temperature_at(0.0), device=device, dtype=dtype))
         self.register_buffer("is_warm", torch.tensor(False, device=device))
+        self.register_buffer("places", torch.arange(count, device=device))
+        self.register_buffer("drawn", torch.tensor(count, device=device))
+        self.register_buffer("shut_for", torch.zeros(count, dtype=torch.long, device=device))
         if not self.noise.is_meta:
             self.redraw_(selector.noise(count), selector.temperature_at(0.0), is_warm=False)
 
-    @property
-    def count(self) -> int:
-        """How many gates there are."""
-        return sum(self.sizes.values())
-
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
-        """Sets the noise of the next sample."""
+        """Sets the noise of the next sample, from that of all gates that the layer began with."""
         self._passes = 0
-        self.noise.copy_(noise)
+        self.noise.copy_(noise.to(self.places.device)[self.places])
         if is_warm:
             self.noise.fill_(inf)
         elif self.selector.opens_first:
@@ -69,6 +74,19 @@ class Masks(nn.Module):
             self._watch()
         flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
         return torch.split(self.selector.sample(flat, self.noise, self.temperature), list(self.sizes.values()))
+
+    @torch.no_grad()
+    def count_shut_(self, logits: Sequence[Tensor]) -> None:
+        """Notes which gates this step's sample shuts."""
+        sample = self.selector.sample(torch.cat(tuple(logits)), self.noise, self.temperature)
+        self.shut_for.copy_(torch.where(sample == 0.0, self.shut_for + 1, torch.zeros_like(self.shut_for)))
+
+    def take_(self, other: Masks, taken: Tensor) -> None:
+        """Takes over the state of other masks, of whose gates it has those taken."""
+        for name in ("noise", "places", "shut_for"):
+            getattr(self, name).copy_(getattr(other, name)[taken])
+        for name in ("temperature", "is_warm", "drawn"):
+            getattr(self, name).copy_(getattr(other, name))
 
     def probability(self, logits: Sequence[Tensor]) -> Tensor:
         """How probable it is that each gate is open, all bonds in one vector."""

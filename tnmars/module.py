@@ -21,6 +21,7 @@ from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.masking import homes
 from tnmars.masks import Masks
+from tnmars.opening import WEIGHT, Opening
 from tnmars.runnable import Chosen, Code, Programs, code
 from tnmars.select.base import Selector
 
@@ -100,6 +101,7 @@ class TNModule(Shell):
         *,
         rule: str | float | None = None,
         selector: Selector | None = None,
+        open_only: bool = False,
         plans: Mapping[Chosen, Form] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -107,6 +109,7 @@ class TNModule(Shell):
         super().__init__(planner.graph, device, dtype)
         self.rule = rule
         self.selector = selector
+        self.open_only = open_only
         self.__dict__["cached"] = None
         graph = planner.graph
         cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
@@ -125,6 +128,7 @@ class TNModule(Shell):
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
         self.programs = Programs(planner, gated=bool(gates), plans=plans)
+        self.opening = Opening(planner)
         self.cores = Cores(cores)
         for name in ("gates", "masks"):
             self._modules.pop(name, None)
@@ -207,7 +211,8 @@ class TNModule(Shell):
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
         self._check_room()
-        weight = self._weight.fold(*self._tensors(self._weight))[0]
+        made, given = self._ready(WEIGHT, 0)
+        weight = made.fold(*given)[0]
         skip = dict(self.graph.options).get("padding_idx")
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
 
@@ -229,21 +234,22 @@ class TNModule(Shell):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return faces.without_terms(self, self.bias, inputs)
-        mode = "train" if torch.is_grad_enabled() else "infer"
-        made = self._pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
-        return made(inputs, self.bias, made.fold(*self._tensors(made)))
+        made, given = self._ready("train" if torch.is_grad_enabled() else "infer", batch)
+        return made(inputs, self.bias, made.fold(*given))
+
+    def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
+        """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
+        is_traced = torch.compiler.is_compiling()
+        gates = self.gate_values()
+        if gates and self.open_only and self.training and not is_traced:
+            return self.opening(mode, batch, {name: self.cores.get(name) for name in self.graph.cores}, gates)
+        made = self._weight if mode == WEIGHT else self._pick(self.nominal if is_traced else batch, mode)
+        assert made is not None
+        return made, [*(self.cores.get(name) for name in made.cores), *(gates[name] for name in made.gates)]
 
     @property
     def _weight(self) -> Code | None:
         return self.programs.weight
-
-    def _tensors(self, made: Code) -> list[Tensor]:
-        """The arguments of `fold`: cores, then gates."""
-        cores: list[Tensor] = [self.cores.get(name) for name in made.cores]
-        if not made.gates:
-            return cores
-        gates = self.gate_values()
-        return [*cores, *(gates[name] for name in made.gates)]
 
     def _pick(self, batch: int, mode: str) -> Code:
         return self.programs.pick(batch, mode)

@@ -130,22 +130,18 @@ def _cut_(
         cores = {name: nn.Parameter(value.clone(), requires_grad=trained) for name, value in values.items()}
         logits = vectors_after(first, old_gates) if keep_gates else {}
         gates = {name: nn.Parameter(value.clone()) for name, value in logits.items()}
-    noise = _noise_after(layer, first) if gates else None
     masks = layer.masks
     layer.become_(replace(layer.planner, graph=graph), cores, gates)
-    if noise is not None and layer.masks is not None and masks is not None:
-        with torch.no_grad():
-            layer.masks.noise.copy_(noise)
-            layer.masks.temperature.copy_(masks.temperature)
-            layer.masks.is_warm.copy_(masks.is_warm)
+    if layer.masks is not None and masks is not None:
+        layer.masks.take_(masks, _gates_taken(before, first))
     return {} if merges else _changes(steps, old_cores, cores, old_gates, gates)
 
 
-def _noise_after(layer: TNModule, rewrite: Rewrite) -> Tensor:
-    assert layer.masks is not None
-    sizes = [bond.size for bond in layer.graph.bonds.values()]
-    by_bond = dict(zip(layer.graph.bonds, torch.split(layer.masks.noise, sizes), strict=True))
-    return torch.cat(list(vectors_after(rewrite, by_bond).values()))
+def _gates_taken(before: Graph, rewrite: Rewrite) -> Tensor:
+    """The places of the gates that are left, among those of all bonds before."""
+    counts = [bond.size for bond in before.bonds.values()]
+    places = dict(zip(before.bonds, torch.split(torch.arange(sum(counts)), counts), strict=True))
+    return torch.cat(list(vectors_after(rewrite, places).values()))
 
 
 def _changes(

@@ -90,7 +90,8 @@ class Programs:
         """What makes the dense weight; none where no term is left."""
         if planner.graph.terms:
             weighing = Weighing(planner.model)
-            self.weight = code(weight_forms(planner.graph, weighing, planner.optimizer)[0], self.gated)
+            self.weight_form = weight_forms(planner.graph, weighing, planner.optimizer)[0]
+            self.weight = code(self.weight_form, self.gated)
             for mode in MODES:
                 self.pick(planner.nominal, mode)
 

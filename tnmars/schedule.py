@@ -89,7 +89,7 @@ class MaskSchedule:
         """Sets the buffers of every layer for the coming step."""
         random = torch.Generator().manual_seed((self.seed * 1_000_003 + self.steps) % 2**63)
         for masks in self._masks():
-            noise = masks.selector.noise(masks.count, random)
+            noise = masks.selector.noise(int(masks.drawn), random)
             masks.redraw_(noise, masks.selector.temperature_at(self.progress), is_warm=self.is_warm)
 
     def _watch(self) -> None:
