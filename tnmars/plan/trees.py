@@ -6,6 +6,7 @@ are parts made of cores alone; so the search finds the best parts first, then th
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -80,7 +81,11 @@ def _tree(operands: list[Tree], labels: list[frozenset[str]], network: Network, 
         return operands[0]
     members = frozenset().union(*map(leaves_of, operands))
     output = network.kept(members)
-    path = _path(labels, output, dict(network.size), optimizer)
+    # numbers in order, because sets of text have another order in each process, and searches break ties by it
+    number = {label: at for at, label in enumerate(network.size)}
+    numbered = [frozenset(sorted(number[label] for label in operand)) for operand in labels]
+    kept = frozenset(sorted(number[label] for label in output))
+    path = _path(numbered, kept, {number[label]: size for label, size in network.size.items()}, optimizer)
     current = list(operands)
     for positions in path:
         taken = [current[at] for at in positions]
@@ -98,7 +103,7 @@ def _chain(trees: Sequence[Tree]) -> Tree:
 
 
 def _path(
-    labels: list[frozenset[str]], output: frozenset[str], sizes: dict[str, int], optimizer: str
+    labels: list[frozenset[int]], output: frozenset[int], sizes: dict[int, int], optimizer: str
 ) -> Iterable[tuple[int, ...]]:
     """A contraction path. Only this is taken from opt_einsum; equations are derived from the graph."""
     from opt_einsum import paths
@@ -110,7 +115,11 @@ def _path(
     if optimizer == "random-greedy":
         from opt_einsum.path_random import RandomGreedy
 
-        return RandomGreedy(max_repeats=32)(list(labels), output, sizes)  # type: ignore[no-any-return]
+        state = random.getstate()  # it seeds Python's own random numbers, which are the user's
+        try:
+            return RandomGreedy(max_repeats=32)(list(labels), output, sizes)  # type: ignore[no-any-return]
+        finally:
+            random.setstate(state)
     if optimizer == "cotengra":
         return cotengra_path(labels, output, sizes)
     if optimizer not in OPTIMIZERS:
@@ -192,11 +201,11 @@ class Search:
         size = self.network.volume
         batch, depth = size(shared & kept), size(shared - kept)
         model = self.weighing.model
+        grad = self.weighing.grad
         if not shared - kept:
-            cost = model.elementwise(size(a | b), size(a | b))
-        else:
-            cost = model.matmul(batch, size(a - shared), size(b - shared), depth)
-        return 3 * cost if self.weighing.grad else cost
+            return model.elementwise(size(a | b), size(a | b)) * (3 if grad else 1)
+        high, wide = size(a - shared), size(b - shared)
+        return min(model.product(batch, *shape, depth, grad=grad) for shape in ((high, wide), (wide, high)))
 
     def spine(self, singles: bool) -> Tree:
         """The cheapest order to push the only input through single cores, or through parts made of several."""
