@@ -201,11 +201,11 @@ class Search:
         size = self.network.volume
         batch, depth = size(shared & kept), size(shared - kept)
         model = self.weighing.model
-        grad = self.weighing.grad
         if not shared - kept:
-            return model.elementwise(size(a | b), size(a | b)) * (3 if grad else 1)
-        high, wide = size(a - shared), size(b - shared)
-        return min(model.product(batch, *shape, depth, grad=grad) for shape in ((high, wide), (wide, high)))
+            cost = model.elementwise(size(a | b), size(a | b))
+        else:
+            cost = model.matmul(batch, size(a - shared), size(b - shared), depth)
+        return 3 * cost if self.weighing.grad else cost
 
     def spine(self, singles: bool) -> Tree:
         """The cheapest order to push the only input through single cores, or through parts made of several."""
