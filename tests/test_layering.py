@@ -78,6 +78,7 @@ runnable
 opening
 module
 tuning
+sharded
 follow
 pruning
 dropping

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tnmars.module import TNModule, layers
 from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
+from tnmars.sharded import squares, whole
 
 
 def penalty(model: nn.Module) -> Tensor:
@@ -29,14 +30,13 @@ def _parts(layer: TNModule) -> Iterator[Tensor]:
     if layer.selector is None:
         return
     if layer.masks is not None:
-        probability = layer.masks.probability(layer.logits())
+        probability = layer.masks.probability([whole(value) for value in layer.logits()])
         nats = layer.selector.charge(_cost(layer, probability), probability)
         yield torch.where(layer.masks.is_warm, torch.zeros_like(nats), nats)
     factor = layer.selector.weight_decay
     if factor:
         for core in layer.cores.parameters():
-            flat = core.reshape(-1)
-            yield factor * torch.dot(flat, flat)
+            yield factor * squares(core)
 
 
 def _cost(layer: TNModule, probability: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
     for _, layer in layers(model):
         sizes: dict[str, Any] = {name: bond.size for name, bond in layer.graph.bonds.items()}
         if layer.masks is not None:
-            sizes = _expected_sizes(layer, layer.masks.probability(layer.logits()))
+            sizes = _expected_sizes(layer, layer.masks.probability([whole(value) for value in layer.logits()]))
         total = total + evaluate(_terms(layer, what), sizes)
     return total
 

@@ -22,6 +22,7 @@ from tnmars.module import TNModule, layers
 from tnmars.plan.layout import Weighing
 from tnmars.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
 from tnmars.rewrite import prune as cut
+from tnmars.sharded import from_first_rank, is_sharded, whole
 
 MOST_MERGERS = 64
 """How many mergers of two cores are planned, at most, when a layer is simplified."""
@@ -39,24 +40,11 @@ def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
     """The slices of each bond that the selector of a layer keeps; all while warm-up is on."""
     assert layer.masks is not None
     with torch.no_grad():
-        kept = [layer.masks.selector.keep(_whole(logits)) | layer.masks.is_warm for logits in layer.logits()]
-        decided = _from_first_rank(torch.cat(kept))
+        kept = [layer.masks.selector.keep(whole(logits)) | layer.masks.is_warm for logits in layer.logits()]
+        decided = from_first_rank(torch.cat(kept).to(torch.uint8))
     parts = torch.split(decided.cpu(), [bond.size for bond in layer.graph.bonds.values()])
     found = (tuple(int(index) for index in part.nonzero().reshape(-1)) for part in parts)
     return dict(zip(layer.graph.bonds, found, strict=True))
-
-
-def _whole(value: Tensor) -> Tensor:
-    """A tensor that may be sharded over ranks, as a whole."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
-def _from_first_rank(decided: Tensor) -> Tensor:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        decided = decided.to(torch.uint8)
-        torch.distributed.broadcast(decided, 0)
-        decided = decided.bool()
-    return decided
 
 
 def prune(
@@ -114,6 +102,11 @@ def _cut_(
     layer: TNModule, kept: Keep, step: int | None, *, keep_gates: bool, merges: bool
 ) -> dict[nn.Parameter, Change]:
     """Cuts a layer in place; returns what came in the place of each of its parameters."""
+    if any(map(is_sharded, layer.parameters())):
+        raise TnmarsError(
+            "the layer's parameters are sharded over ranks. Nothing was changed.\n  Gather the model and its optimiser "
+            "(torch.distributed.checkpoint.state_dict), cut the whole one, and wrap it anew."
+        )
     before = layer.graph
     first = cut(before, kept)
     steps = [first, *([] if keep_gates else [drop_ones(first.graph)])]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tnmars.errors import TnmarsError
 from tnmars.masks import Masks
 from tnmars.module import layers
+from tnmars.sharded import from_first_rank, whole
 
 PATIENCE = 100
 """After how many steps beyond warm-up a gate should have moved."""
@@ -96,7 +97,7 @@ class MaskSchedule:
         """Warns once if gates are there, warm-up is over, and none has moved."""
         if self._has_warned or self.is_warm or self.steps > self.warmup_steps + PATIENCE:
             return
-        logits = [value.detach().reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
+        logits = [whole(value.detach()).reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
         if not logits:
             return
         if self._first is None:
@@ -114,7 +115,4 @@ class MaskSchedule:
 
 def _shared_seed() -> int:
     """A seed from torch's own random state; under several processes, that of rank 0."""
-    seed = torch.randint(2**31, ())
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.broadcast(seed, 0)
-    return int(seed)
+    return int(from_first_rank(torch.randint(2**31, ())))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tnmars.bench import report, sweep
+from tnmars.bench import masks, report, sweep
 from tnmars.bench.cases import cases
 from tnmars.bench.run import Row, run_case
 from tnmars.files import write_text
@@ -32,6 +32,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--input-grad", action="store_true", help="training steps give the input a gradient too")
     parser.add_argument("--no-sweep", action="store_true")
     parser.add_argument("--no-rows", action="store_true")
+    parser.add_argument("--no-masks", action="store_true", help="do not time what gates add to a training step")
     parser.add_argument("--json", type=Path, help="write all timings to this file")
     return parser.parse_args(given)
 
@@ -68,6 +69,14 @@ def main(given: list[str] | None = None) -> int:
                 print(f"no case has a name with '{asked.rows}'; cases: {', '.join(c.name for c in cases())}")
                 return 2
             print("\n".join([report.markdown(report.table(rows)), "", *report.summary(rows), ""]))
+    if not asked.no_masks:
+        given_names = asked.rows or (QUICK if asked.quick else "")
+        timed = [
+            masks.run_masks(case, rounds=2 if asked.quick else 25, tune=not asked.quick) for case in cases(given_names)
+        ]
+        print("\n".join([report.markdown(masks.table(timed)), "", *masks.summary(timed), ""]))
+        written["masks"] = masks.as_json(timed)
+        _write(asked, written)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
         print("\n".join([report.markdown(sweep.table(found)), "", *sweep.summary(found)]))

@@ -1,0 +1,95 @@
+"""What masks cost: a training step of a layer with gates against the same layer without, with the same plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from tnmars.bench.cases import Case
+from tnmars.bench.clock import in_turns, threads, training_action
+from tnmars.compiler import compile
+from tnmars.module import TNModule
+from tnmars.schedule import MaskSchedule
+from tnmars.select import Mars
+
+LEAST_BATCH = 32
+"""Smaller batches are timed too, but do not count: there the gates are a large part of little work."""
+MEDIAN, WORST = 1.05, 1.12
+"""The ratios to reach, in the median over the layers and in the worst."""
+
+
+@dataclass(frozen=True)
+class MaskRow:
+    """Times of one layer: without gates, again, with gates, and with gates on the open slices alone."""
+
+    case: Case
+    threads: int
+    plain: float
+    again: float
+    masked: float
+    open_only: float
+
+    @property
+    def ratio(self) -> float:
+        return self.masked / min(self.plain, self.again)
+
+    @property
+    def noise(self) -> float:
+        return max(self.plain, self.again) / min(self.plain, self.again) - 1
+
+    @property
+    def counts(self) -> bool:
+        return self.case.batch >= LEAST_BATCH or self.case.image > LEAST_BATCH
+
+
+def run_masks(case: Case, count: int = 1, *, rounds: int = 25, budget: float = 6.0, tune: bool = True) -> MaskRow:
+    """The row of a case. Gates are drawn once, with nearly all open, so that the work is the same."""
+    torch.manual_seed(0)
+    with threads(count):
+        x = case.make_input()
+        plain = compile(case.graph, batch=case.batch, image=case.image, tune=tune)
+        gated = [
+            TNModule(plain.planner, selector=Mars(alpha=alpha), open_only=way, plans=plain.programs.plans)
+            for alpha, way in ((2.0, False), (-1.75, True))
+        ]
+        for layer in gated:
+            MaskSchedule(layer, 100, seed=0)
+        actions = [training_action(layer, [x], tuple(layer.parameters())) for layer in (plain, plain, *gated)]
+        times = in_turns(actions, rounds, budget)
+    return MaskRow(case, count, *times)
+
+
+def table(rows: list[MaskRow]) -> list[list[str]]:
+    """The rows as text."""
+    head = ["case", "with masks / without", "noise", "open slices alone (alpha -1.75)"]
+    found = [head]
+    for row in rows:
+        unit = min(row.plain, row.again)
+        small = "" if row.counts else " (small batch: not counted)"
+        found.append([row.case.name, f"{row.ratio:.3f}{small}", f"{row.noise:.0%}", f"{row.open_only / unit:.2f}"])
+    return found
+
+
+def summary(rows: list[MaskRow]) -> list[str]:
+    """Whether the targets are met."""
+    counted = [row for row in rows if row.counts]
+    if not counted:
+        return []
+    middle, worst = median(row.ratio for row in counted), max(counted, key=lambda row: row.ratio)
+    return [
+        f"Masks, median over layers: {middle:.3f} ({MEDIAN} wanted: {_said(middle, MEDIAN, 0.0)}).",
+        f"Masks, worst: {worst.ratio:.3f}, {worst.case.name} ({WORST} wanted: {_said(worst.ratio, WORST, worst.noise)}).",
+    ]
+
+
+def _said(found: float, wanted: float, noise: float) -> str:
+    return "met" if found <= wanted else "within noise" if found <= wanted * (1 + noise) else "MISSED"
+
+
+def as_json(rows: list[MaskRow]) -> list[dict[str, Any]]:
+    """The rows as plain data."""
+    keys = ("threads", "plain", "again", "masked", "open_only")
+    return [{"case": row.case.name, **{key: getattr(row, key) for key in keys}} for row in rows]
