@@ -77,6 +77,10 @@ class ShapeError(TnmarsError):
     """A tensor that does not fit the layer it was given to."""
 
 
+class CheckpointError(TnmarsError):
+    """A file of weights that is damaged, or is not one."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that proposes the known name closest to `name`, or nothing.
 

@@ -1,0 +1,52 @@
+"""`prune` and `diff`: files of trained models, and what pruning made of their graphs. `diff` does without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tnmars.cli.graphs import JSON, read_graph
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file to write.")
+@click.option("--spec", type=click.Path(dir_okay=False), help="Where pruned graphs go [default: OUTPUT with .yaml].")
+@JSON
+def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None:
+    """Cut the layers of CHECKPOINT to what their gates keep: a file of weights, and the pruned graphs as YAML.
+
+    It reads what tnmars.save and tnmars.save_checkpoint write. Where several layers have gates, the name of each is put
+    into the name of its spec file.
+    """
+    from tnmars.cutting import prune_file, spec_paths
+    from tnmars.spec import save_spec
+
+    wanted = spec or str(Path(output).with_suffix(".yaml"))
+    if Path(wanted) == Path(output):
+        raise click.BadParameter(f"'{wanted}' is the output too.", param_hint="--spec")
+    cuts = prune_file(checkpoint, output)
+    paths = spec_paths(cuts, wanted)
+    for cut in cuts:
+        save_spec(cut.graph, paths[cut.name])
+    if as_json:
+        layers = [{"name": cut.name, "spec": str(paths[cut.name]), **cut.difference.as_json()} for cut in cuts]
+        click.echo(json.dumps({"file": output, "layers": layers}, indent=1))
+        return
+    for cut in cuts:
+        click.echo(f"{cut.name or 'layer'}:\n{cut.difference}\nwrote {paths[cut.name]}\n")
+    click.echo(f"wrote {output}")
+
+
+@click.command()
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@JSON
+def diff(before: str, after: str, as_json: bool) -> None:
+    """Show two spec files side by side: bonds, cores, parameters and compression."""
+    from tnmars.difference import difference
+
+    found = difference(read_graph(before, {}, as_json), read_graph(after, {}, as_json))
+    click.echo(json.dumps(found.as_json(), indent=1) if as_json else str(found))
