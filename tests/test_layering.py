@@ -93,6 +93,7 @@ checkpoint
 cutting
 summaries
 export
+experiments.*
 bench.*
 bench
 bench.__main__

@@ -1,0 +1,103 @@
+"""MNIST from its published files: found, checked against known digests, and read into memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor
+
+from tnmars.errors import TnmarsError
+from tnmars.files import write_bytes
+
+PAGE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+"""Where PyTorch's own data sets are taken from, since the official page asks for it."""
+FILES = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """Images as rows of pixels in [0, 1], and their labels."""
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+def folder(given: str | Path | None = None) -> Path:
+    """Where the data are looked for: as given, in `$TNMARS_DATA`, or in the user's cache."""
+    if given is not None:
+        return Path(given)
+    if os.environ.get("TNMARS_DATA"):
+        return Path(os.environ["TNMARS_DATA"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tnmars" / "data"
+
+
+def mnist(given: str | Path | None = None, *, download: bool = True) -> Mnist:
+    """The data set; downloaded where it is not there, if that may be."""
+    where = folder(given) / "mnist"
+    for name, digest in FILES.items():
+        if not (where / name).exists():
+            if not download:
+                raise TnmarsError(_missing(where))
+            _fetch(where, name)
+        found = hashlib.sha256((where / name).read_bytes()).hexdigest()
+        if found != digest:
+            raise TnmarsError(f"{where / name} is not the published file (SHA-256 {found[:16]}...). Remove it.")
+    images, labels, more_images, more_labels = (read_idx(where / name) for name in FILES)
+    return Mnist(
+        torch.from_numpy(images.reshape(len(images), -1).astype(numpy.float32) / 255.0),
+        torch.from_numpy(labels.astype(numpy.int64)),
+        torch.from_numpy(more_images.reshape(len(more_images), -1).astype(numpy.float32) / 255.0),
+        torch.from_numpy(more_labels.astype(numpy.int64)),
+    )
+
+
+def read_idx(path: Path) -> numpy.ndarray:
+    """The array in a gzipped IDX file of bytes."""
+    raw = gzip.decompress(path.read_bytes())
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise TnmarsError(f"{path} is not an IDX file of bytes.")
+    count = raw[3]
+    shape = [int(size) for size in numpy.frombuffer(raw, ">u4", count, 4)]
+    values = numpy.frombuffer(raw, numpy.uint8, offset=4 + 4 * count)
+    if values.size != int(numpy.prod(shape)):
+        raise TnmarsError(f"{path} holds {values.size:,} bytes, but its header says {shape}.")
+    return values.reshape(shape)
+
+
+def _missing(where: Path) -> str:
+    return (
+        f"MNIST is not in {where}.\n  Put its four published files there ({', '.join(FILES)}), or say where they are: "
+        "--data DIR, whose folder 'mnist' holds them, or the variable TNMARS_DATA."
+    )
+
+
+def _fetch(where: Path, name: str) -> None:
+    """Downloads a file, with a bar where there is a terminal."""
+    from rich.progress import Progress
+
+    where.mkdir(parents=True, exist_ok=True)
+    try:
+        with urllib.request.urlopen(PAGE + name, timeout=20) as answer, Progress(transient=True) as bar:
+            task = bar.add_task(name, total=int(answer.headers.get("Content-Length") or 0) or None)
+            pieces = []
+            while piece := answer.read(1 << 16):
+                pieces.append(piece)
+                bar.advance(task, len(piece))
+    except (OSError, urllib.error.URLError) as error:
+        raise TnmarsError(f"{name} could not be downloaded ({error}).\n  {_missing(where)}") from None
+    write_bytes(where / name, pieces)

@@ -1,0 +1,79 @@
+"""Many runs, some side by side: each in a process of its own, with one thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tnmars.errors import TnmarsError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    name: str
+    variant: str
+    seed: int
+    folder: Path
+
+    @property
+    def is_done(self) -> bool:
+        return (self.folder / "record.json").exists()
+
+
+def seeds(text: str) -> list[int]:
+    """The numbers in a text such as `0-9` or `0,3,5-7`.
+
+    >>> seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise TnmarsError(f"seeds '{text}' are not numbers; write, for example, 0-9 or 0,3,5-7.")
+        found += range(int(first), int(last or first) + 1)
+    return list(dict.fromkeys(found))
+
+
+def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
+    """Runs the jobs that are not done yet; those that failed are returned. Ctrl-C stops them with a checkpoint each."""
+    waiting = [job for job in jobs if not job.is_done]
+    running: dict[subprocess.Popen[bytes], Job] = {}
+    failed: list[Job] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < side_by_side:
+                job = waiting.pop(0)
+                running[_start(job, more)] = job
+            time.sleep(0.2)
+            failed += _finished(running)
+    except KeyboardInterrupt:
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            process.wait()
+        raise
+    return failed
+
+
+def _start(job: Job, more: Sequence[str]) -> subprocess.Popen[bytes]:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "tnmars.experiments.worker", job.name, job.variant, str(job.seed)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, "--out", str(job.folder), *more], env=environment)
+
+
+def _finished(running: dict[subprocess.Popen[bytes], Job]) -> Iterator[Job]:
+    """Takes out the processes that have ended; yields the jobs that failed."""
+    for process in [process for process in running if process.poll() is not None]:
+        job = running.pop(process)
+        if process.returncode:
+            yield job

@@ -1,0 +1,139 @@
+"""MNIST with a network of two fully connected layers, 784-625-10, both tensor trains (2FC-Net of the paper)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tnmars import counts, families
+from tnmars.compiler import compile
+from tnmars.experiments.idx import Mnist, mnist
+from tnmars.experiments.loop import Run, Settings, live_ranks
+from tnmars.experiments.progress import Progress
+from tnmars.graph import Graph
+from tnmars.module import layers
+from tnmars.pruning import prune
+from tnmars.select import Mars, Selector
+from tnmars.store import load_into, save
+
+RANK = 20
+SELECTORS: dict[str, Selector | None] = {
+    "soft": Mars(pi=1e-1, alpha=-1.5),
+    "hard": Mars(pi=1e-2, alpha=-1.75),
+    "tt-20": None,
+}
+VARIANTS = ("soft", "hard", "tt-20", "dense")
+PAPER = {
+    "dense": {"compression": 1.0, "accuracy": 98.2},
+    "tt-20": {"compression": 18.0, "accuracy": 97.7},
+    "soft": {"compression": 141.0, "accuracy": 98.2, "ensemble": 98.9},
+    "hard": {"compression": 205.0, "accuracy": 97.9},
+}
+
+
+def graphs(rank: int = RANK) -> tuple[Graph, Graph]:
+    """The two layers."""
+    first = families.tt("linear", inputs=(7, 4, 7, 4), outputs=(5, 5, 5, 5), rank=rank)
+    second = families.tt("linear", inputs=(25, 25), outputs=(5, 2), rank=rank)
+    return first, second
+
+
+def network(variant: str, selector: Selector | None = None) -> nn.Sequential:
+    """The network of a variant; with another selector, if one is given."""
+    if variant == "dense":
+        return nn.Sequential(nn.Linear(784, 625), nn.ReLU(), nn.Linear(625, 10))
+    chosen = selector or SELECTORS[variant]
+    first, second = (compile(graph, selector=chosen, open_only=chosen is not None, batch=128) for graph in graphs())
+    for layer in (first, second):
+        nn.init.normal_(layer.bias, std=1e-3)  # as in the reference
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+class Digits:
+    """The task: digits told apart."""
+
+    def __init__(self, model: nn.Module, data: Mnist):
+        self.model = model
+        self.data = data
+        self.size = len(data.train_y)
+
+    def loss(self, rows: Tensor) -> Tensor:
+        return cross_entropy(self.model(self.data.train_x[rows]), self.data.train_y[rows])
+
+    def judge(self) -> dict[str, float]:
+        return {"accuracy": accuracy(logits(self.model, self.data.test_x), self.data.test_y)}
+
+
+@torch.no_grad()
+def logits(model: nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([model(part) for part in torch.split(x, 1000)])
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """The share of right answers, in per cent."""
+    return 100.0 * scores.argmax(-1).eq(labels).double().mean().item()
+
+
+def compression(model: nn.Module) -> float:
+    """Of the whole net with its biases, as the paper's notebooks count it."""
+    found = counts.total(layer.graph for _, layer in layers(model))
+    return found.compression_with_other if found.dense else 1.0
+
+
+def run(
+    variant: str,
+    seed: int,
+    folder: Path,
+    *,
+    data: str | None = None,
+    epochs: int | None = None,
+    selector: Selector | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Trains one network, prunes it and judges what is left; model and record are in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    settings = Settings(epochs=epochs or 300, judge_every=5, seed=seed)
+    images = mnist(data)
+    task = Digits(network(variant, selector), images)
+    going = Run(task, settings, folder)
+    history = going.train(progress, resume=resume)
+    gated = any(layer.masks is not None for _, layer in layers(task.model))
+    small = prune(task.model) if gated else copy.deepcopy(task.model)
+    small.eval()
+    save(small, folder / "small.safetensors")
+    return {
+        "accuracy": accuracy(logits(small, images.test_x), images.test_y),
+        "accuracy_before_cut": accuracy(logits(task.model, images.test_x), images.test_y),
+        "compression": compression(small),
+        "ranks": live_ranks(task.model),
+        "probabilities": probabilities(task.model),
+        "epochs": settings.epochs,
+        "history": history,
+    }
+
+
+def probabilities(model: nn.Module) -> dict[str, list[float]]:
+    """The learned probability of each gate, by layer and bond."""
+    found = {}
+    for name, layer in layers(model):
+        for bond, values in zip(layer.graph.bonds, layer.logits(), strict=False):
+            found[f"{name}.{bond}"] = [round(value, 6) for value in torch.sigmoid(values.detach()).tolist()]
+    return found
+
+
+def ensemble(folders: Sequence[Path], variant: str, data: str | None = None) -> float:
+    """The accuracy of the mean of several networks' probabilities."""
+    images = mnist(data)
+    total = torch.zeros(len(images.test_y), 10)
+    for folder in folders:
+        model = load_into(network(variant), folder / "small.safetensors").eval()
+        total += logits(model, images.test_x).softmax(-1)
+    return accuracy(total, images.test_y)

@@ -1,0 +1,101 @@
+"""One run of one experiment, in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tnmars
+from tnmars.errors import TnmarsError
+from tnmars.experiments.catalog import EXPERIMENTS
+from tnmars.experiments.loop import RunStoppedError
+from tnmars.experiments.progress import Progress
+from tnmars.files import write_text
+
+STOPPED = 75
+"""The exit code of a run that was asked to stop and can be resumed."""
+
+
+def commit() -> str:
+    """The commit of the code, with a mark where it has been changed; empty outside of a repository."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """What the code ran on."""
+    return {
+        "tnmars": tnmars.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def main(given: list[str] | None = None) -> int:
+    """Runs, and writes `record.json` when done."""
+    parser = argparse.ArgumentParser("python -m tnmars.experiments.worker")
+    parser.add_argument("name", choices=sorted(EXPERIMENTS))
+    parser.add_argument("variant")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--resume", action="store_true")
+    asked = parser.parse_args(given)
+    torch.set_num_threads(1)
+    start, made = time.time(), versions()
+    progress = Progress(f"{asked.name} {asked.variant} {asked.seed}")
+    try:
+        result: dict[str, Any] = EXPERIMENTS[asked.name].run(
+            asked.variant,
+            asked.seed,
+            asked.out,
+            data=asked.data,
+            epochs=asked.epochs,
+            resume=asked.resume,
+            progress=progress,
+        )
+    except RunStoppedError:
+        print("stopped; --resume goes on from here", file=sys.stderr)
+        return STOPPED
+    except TnmarsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        progress.close()
+    record = {
+        "experiment": asked.name,
+        "variant": asked.variant,
+        "seed": asked.seed,
+        "result": result,
+        "seconds": round(time.time() - start, 1),
+        "threads": torch.get_num_threads(),
+        "versions": made,
+    }
+    write_text(asked.out / "record.json", json.dumps(record) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
