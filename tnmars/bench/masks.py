@@ -79,10 +79,10 @@ def summary(rows: list[MaskRow]) -> list[str]:
     if not counted:
         return []
     middle, worst = median(row.ratio for row in counted), max(counted, key=lambda row: row.ratio)
+    said = _said(worst.ratio, WORST, worst.noise)
     return [
         f"Masks, median over layers: {middle:.3f} ({MEDIAN} wanted: {_said(middle, MEDIAN, 0.0)}).",
-        f"Masks, worst: {worst.ratio:.3f}, {worst.case.name} ({WORST} wanted: "
-        f"{_said(worst.ratio, WORST, worst.noise)}).",
+        f"Masks, worst: {worst.ratio:.3f}, {worst.case.name} ({WORST} wanted: {said}).",
     ]
 
 
