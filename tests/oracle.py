@@ -103,6 +103,8 @@ def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) ->
     if graph.kind == "conv":
         function = (F.conv1d, F.conv2d, F.conv3d)[len(graph.kernel_size) - 1]
         return function(inputs[0], weight, bias, **{key: value for key, value in options.items() if key != "bias"})
+    if "mode" in options:
+        return F.embedding_bag(inputs[0], weight, mode=options["mode"], padding_idx=options.get("padding_idx"))
     if graph.kind == "embedding":
         rows = weight[inputs[0].long()]
         skipped = inputs[0].eq(options["padding_idx"]) if "padding_idx" in options else torch.tensor(False)
@@ -178,7 +180,8 @@ def problem(
     elif graph.kind == "conv":
         inputs = (normal(batch, graph.in_features, *image_for(graph, image)),)
     elif graph.kind == "embedding":
-        inputs = (torch.randint(graph.vocab, (batch,), generator=random),)
+        bag = (3,) if "mode" in dict(graph.options) else ()
+        inputs = (torch.randint(graph.vocab, (batch, *bag), generator=random),)
     elif graph.kind == "tensor":
         columns = [torch.randint(mode.size, (batch,), generator=random) for mode in graph.modes]
         inputs = () if is_whole else (torch.stack(columns, dim=-1),)

@@ -258,7 +258,7 @@ def test_schema_and_reader_agree_on_every_key_in_every_kind(kind: str) -> None:
         for key in KEYS:
             agreed += agree(json.dumps({**shorthand, key: 2}))
             agreed += agree(json.dumps({**shorthand, "grid": [2], key: [1, 2]}))
-    assert agreed > 20
+    assert agreed > 15
 
 
 @pytest.mark.parametrize("side", ["schema", "reader"])

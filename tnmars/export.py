@@ -135,6 +135,10 @@ def _forward(layer: TNModule) -> str:
         return f"def forward(self, {names}):  # {comment}\n    return run({names}, {more})\n"
     if graph.kind == "embedding":
         skip = faces.public_sizes(graph)["padding_idx"]
+        if "mode" in dict(graph.options):
+            kept = "torch.ones_like(flat, dtype=torch.bool)" if skip is None else f"flat.ne({skip})"
+            mean = " / counts.clamp_min(1.0).unsqueeze(-1)" if dict(graph.options)["mode"] == "mean" else ""
+            return _BAGS.format(rows=graph.vocab, kept=kept, width=graph.out_features, mean=mean)
         fill = "" if skip is None else f".masked_fill(flat.eq({skip}).unsqueeze(-1), 0.0)"
         return _EMBEDDING.format(rows=graph.vocab, fill=fill, width=graph.out_features)
     assert layer._weight is not None
@@ -209,6 +213,20 @@ def forward(self, index):
     flat = index.reshape(-1)
     check(flat, {rows})
     return run(flat, *self.parts()){fill}.reshape(*index.shape, {width})
+"""
+
+_BAGS = """\
+def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags, tokens), or flat with offsets
+    flat = index.reshape(-1)
+    check(flat, {rows})
+    first = offsets.long() if index.dim() == 1 else torch.arange(len(index), device=index.device) * index.shape[1]
+    bag = torch.searchsorted(first, torch.arange(len(flat), device=flat.device), right=True) - 1
+    kept = {kept}
+    rows = run(flat, *self.parts()).masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    counts = rows.new_zeros(len(first)).index_add(0, bag, kept.to(rows.dtype))
+    return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
 """
 
 _TENSOR = """\

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from tnmars import bags
 from tnmars.errors import ShapeError
 from tnmars.graph import Graph, Role
 
@@ -97,23 +98,76 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     return layer.compute(1, x.unsqueeze(0)).squeeze(0)
 
 
-def _embedding(layer: Layer, index: Tensor) -> Tensor:
+def _embedding(
+    layer: Layer, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+) -> Tensor:
+    if "mode" in dict(layer.graph.options):
+        return _bags(layer, index, offsets, per_sample_weights)
+    if offsets is not None or per_sample_weights is not None:
+        raise ShapeError("offsets and per_sample_weights are for bags; give the layer the option mode='sum' or 'mean'.")
     _check_index(index, layer.graph.vocab, "row")
     flat = index.reshape(-1)
-    if flat.shape[0] >= UNIQUE_FROM and not layer.is_table and not _is_traced(flat):
-        tokens, place = torch.unique(flat, return_inverse=True)
-        rows = nn.functional.embedding(place, layer.compute(tokens.shape[0], tokens))
-    else:
-        rows = layer.compute(flat.shape[0], flat)
-    skip = dict(layer.graph.options).get("padding_idx")
-    if isinstance(skip, int):
+    rows, place = _rows(layer, flat)
+    rows = rows if place is None else nn.functional.embedding(place, rows)
+    skip = _skipped(layer)
+    if skip is not None:
         rows = rows.masked_fill(flat.eq(skip).unsqueeze(-1), 0.0)
     return rows.reshape(*index.shape, layer.graph.out_features)
 
 
+def _bags(layer: Layer, index: Tensor, offsets: Tensor | None, weights: Tensor | None) -> Tensor:
+    mode = str(dict(layer.graph.options)["mode"])
+    bags.check(index, offsets, weights, mode)
+    _check_index(index, layer.graph.vocab, "row")
+    if weights is not None:
+        _check_dtype(layer, weights, "per_sample_weights")
+    flat, first = index.reshape(-1), bags.starts(index, offsets)
+    flat_weights = None if weights is None else weights.reshape(-1)
+    skip = _skipped(layer)
+    if _is_traced(flat) or _is_traced(first) or flat.is_meta:
+        kept = None if skip is None else flat.ne(skip)
+        return bags.spread(_taken(layer, flat), index, first, mode, flat_weights, kept)
+    if offsets is not None:
+        bags.check_offsets(first, flat.shape[0])
+    if skip is not None:
+        flat, first, flat_weights = bags.without(skip, flat, first, flat_weights)
+    rows, place = _rows(layer, flat)
+    if _is_traced(rows) or (flat_weights is not None and _is_traced(flat_weights)):
+        rows = rows if place is None else nn.functional.embedding(place, rows)
+        return bags.spread(rows, flat, first, mode, flat_weights, None)
+    place = torch.arange(flat.shape[0], device=flat.device) if place is None else place
+    return bags.pooled(rows, place, first, mode, flat_weights)
+
+
+def _rows(layer: Layer, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows of the table, and for each token the place of its own; none where there is a row for each token in turn."""
+    if _is_traced(tokens) or layer.is_table or tokens.shape[0] < UNIQUE_FROM:
+        return _taken(layer, tokens), None
+    different, place = torch.unique(tokens, return_inverse=True)
+    return _taken(layer, different), place
+
+
+def _taken(layer: Layer, tokens: Tensor) -> Tensor:
+    """Rows of the table, in the layer's own type under autocast too, as torch's tables give them."""
+    return layer.compute(tokens.shape[0], tokens).to(layer.dtype)
+
+
+def _skipped(layer: Layer) -> int | None:
+    """The row that stays zero, if there is one."""
+    found = dict(layer.graph.options).get("padding_idx")
+    return found if isinstance(found, int) else None
+
+
 def _is_traced(value: Tensor) -> bool:
-    """Whether shapes may not depend on values here: under compile, export and vmap."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(value)
+    """Whether shapes may not depend on values here: under compile, export and vmap, also around a gradient."""
+    if torch.compiler.is_compiling():
+        return True
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_batchedtensor(value):
+            return True
+        value = functorch.get_unwrapped(value)
+    return False
 
 
 def _check_index(index: Tensor, count: int, what: str) -> None:
@@ -161,7 +215,7 @@ def _lengths(layer: Layer, given: Mapping[str, Tensor]) -> dict[str, int]:
             raise ShapeError(f"input '{operand.name}' has {value.dim()} axes, but should be {operand}.")
         for at, axis in enumerate(operand.axes):
             is_mode = axis[0] in sizes
-            wanted = prod(sizes[name] for name in axis) if is_mode else lengths.setdefault(axis[0], value.shape[at])
+            wanted = prod([sizes[name] for name in axis]) if is_mode else lengths.setdefault(axis[0], value.shape[at])
             if value.shape[at] != wanted:
                 shape = tuple(value.shape)
                 raise ShapeError(
@@ -183,7 +237,7 @@ def without_terms(layer: Layer, bias: Tensor | None, inputs: tuple[Tensor, ...])
     if graph.kind == "map":
         lengths = _lengths(layer, dict(zip((operand.name for operand in graph.inputs), inputs, strict=True)))
         sizes = {**{mode.name: mode.size for mode in graph.modes}, **lengths}
-        return weight.new_zeros([prod(sizes[name] for name in axis) for axis in graph.output])
+        return weight.new_zeros([prod([sizes[name] for name in axis]) for axis in graph.output])
     rows = inputs[0].shape[0]
     return weight.new_zeros(rows, graph.out_features) if graph.kind == "embedding" else weight.new_zeros(rows)
 

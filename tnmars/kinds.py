@@ -54,6 +54,9 @@ PADDING = Option(
 DILATION = Option("dilation", "axes", 1, "the distance between taps, one number or one per spatial axis")
 BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to the output")
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")
+MODE = Option("mode", "bag", None, "'sum' or 'mean' of the rows of each bag; without it, each row by itself")
+BAGS = ("sum", "mean")
+"""What may be made of the rows of a bag."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,8 @@ KINDS = {
             (),
             (Role.LOOKUP, Role.OUT),
             (Role.LOOKUP, Role.OUT),
-            (PADDING_IDX,),
-            "torch.nn.Embedding",
+            (PADDING_IDX, MODE),
+            "torch.nn.Embedding, or with a mode torch.nn.EmbeddingBag",
         ),
         Kind("tensor", ((Role.FREE,),), (), (), (), (), "the weight itself, one axis per mode"),
         Kind(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tnmars.errors import Problem, listing, nearest, plural
-from tnmars.kinds import Kind, Option
+from tnmars.kinds import BAGS, Kind, Option
 from tnmars.parts import MAX_SIZE, whole
 
 OptionValue = int | str | tuple[int, ...]
@@ -43,6 +43,8 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
         text = f"option '{option.name}' is {value!r}, which is neither true nor false."
     elif option.form == "index" and not (isinstance(value, int) and not isinstance(value, bool)):
         text = f"option '{option.name}' is {value!r}, which is not a row number."
+    elif option.form == "bag" and value not in BAGS:
+        text = f"option '{option.name}' is {value!r}, which is neither 'sum' nor 'mean'."
     elif option.form == "axes":
         text = _axes_problem(option, value, spatial, least=1)
     elif option.form == "padding" and value not in ("same", "valid"):

@@ -36,6 +36,8 @@ BEHIND = 1.5
 """Who takes so many times as long as the fastest in the first round is out."""
 TURN = 0.001
 """A turn lasts at least so many seconds: short actions are repeated within it."""
+BAG = 8
+"""How many tokens a bag of an example has."""
 
 Action = Callable[[], object]
 
@@ -43,7 +45,8 @@ Action = Callable[[], object]
 def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
     """Random inputs of a layer, with data axes of the given lengths, as `forward` takes them."""
     if graph.of_role(Role.LOOKUP):
-        return (torch.randint(0, graph.vocab, (batch,)),)
+        bag = (BAG,) if "mode" in dict(graph.options) else ()
+        return (torch.randint(0, graph.vocab, (batch, *bag)),)
     if graph.of_role(Role.FREE):
         return (torch.stack([torch.randint(0, mode.size, (batch,)) for mode in graph.modes], -1),)
     if graph.inputs:
@@ -87,7 +90,7 @@ def _turn(action: Action, clock: Callable[[], float], least: float) -> float:
 def _action(graph: Graph, form: Form, batch: int, image: int, mode: str) -> Callable[[], object]:
     """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
     made = code(form)
-    inputs = example_inputs(graph, batch, image)
+    inputs = example_inputs(replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph, batch, image)
     cores = [torch.randn(graph.cores[name]).requires_grad_(mode == "train") for name in made.cores]
     bias = torch.zeros(graph.out_features, requires_grad=mode == "train") if graph.has_bias else None
     if mode == "train":

@@ -64,7 +64,7 @@ def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None) -> C
         if graph.kind == "linear":
             return functional.linear(x, weight, bias)
         if graph.kind == "embedding":
-            return functional.embedding(x, weight)
+            return looked_up(graph, x, weight)
         if graph.kind == "tensor":
             return weight[x.unbind(-1)]
         return (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1](
@@ -72,6 +72,21 @@ def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None) -> C
         )
 
     return Contender("rebuild the weight", "plain", run, _trained(cores, bias))
+
+
+def looked_up(graph: Graph, index: Tensor, table: Tensor, tokens: Tensor | None = None) -> Tensor:
+    """Rows of a table, or where the graph has a mode, what torch makes of each bag of them.
+
+    The table has all rows, or those of the tokens, which rise.
+    """
+    options: dict[str, Any] = dict(graph.options)
+    if "mode" not in options:
+        return functional.embedding(index, table)
+    skip = options.get("padding_idx")
+    if skip is not None and tokens is not None:
+        place = int(torch.searchsorted(tokens, skip))
+        skip = place if place < len(tokens) and tokens[place] == skip else None
+    return functional.embedding_bag(index, table, mode=options["mode"], padding_idx=skip)
 
 
 def _trained(cores: Mapping[str, Tensor], bias: Tensor | None) -> tuple[Tensor, ...]:
@@ -125,7 +140,8 @@ def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, b
             return taken(index.unbind(-1))
         tokens, place = torch.unique(index, return_inverse=True)
         found = taken([tokens // stride % size for stride, size in strides])
-        return functional.embedding(place, found.reshape(len(tokens), -1)[:, : graph.out_features])
+        table = found.reshape(len(tokens), -1)[:, : graph.out_features]
+        return looked_up(graph, place, table, tokens)
 
     return run
 

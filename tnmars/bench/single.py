@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tnmars.bench.clock import forward_action, in_turns, training_action
-from tnmars.bench.plain import Contender, push, rebuild
+from tnmars.bench.plain import Contender, looked_up, push, rebuild
 from tnmars.compiler import compile
 from tnmars.frozen import freeze
 from tnmars.graph import Graph
@@ -43,7 +43,7 @@ def _dense(graph: Graph, layer: TNModule) -> Contender | None:
     runs: dict[str, Callable[[Tensor], Tensor]] = {
         "linear": lambda x: functional.linear(x, weight, bias),
         "conv": lambda x: convolve(x, weight, bias, **options),
-        "embedding": lambda x: functional.embedding(x, weight),
+        "embedding": lambda x: looked_up(graph, x, weight),
         "tensor": lambda x: weight[x.unbind(-1)],
     }
     return Contender("dense torch layer", "dense", runs[graph.kind], (weight, *([] if bias is None else [bias])))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from tnmars.families import FAMILIES, settings
-from tnmars.kinds import KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
+from tnmars.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
 from tnmars.spec.grammar import (
     Anything,
     AxisName,
@@ -35,6 +35,7 @@ FORMS = ("family", "terms", "cores")
 OPTION_FORMS: dict[str, Shape] = {
     "flag": Flag(),
     "index": Whole(-(2**31), 2**31 - 1),
+    "bag": Choice(BAGS),
     "axes": Either((Whole(1), ListOf(Whole(1), 1, 3))),
     "padding": Either((Choice(("same", "valid")), Whole(0), ListOf(Whole(0), 1, 3))),
 }
