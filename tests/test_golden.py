@@ -1,7 +1,8 @@
 """Golden files: for each file in `specs/`, what tnmars makes of it, compared to the letter.
 
 `tests/golden/NAME.txt` has the printed graph, its counts, its warnings and its drawing for the terminal; `NAME.yaml`
-has the graph written out, `NAME.svg` the picture. `make golden` rewrites them: review the diff.
+has the graph written out, `NAME.svg` the picture, `NAME.plan` the plans and programs by the shipped cost model. `make
+golden` rewrites them: review the diff.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from pathlib import Path
 import pytest
 
 from tnmars import Graph, count, draw, dump, load, loads
+from tnmars.choice import choose
 from tnmars.errors import render
+from tnmars.explain import explain, table
 from tnmars.lint import lint
+from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
@@ -24,6 +29,8 @@ GOLDEN = ROOT / "tests" / "golden"
 REWRITE = os.environ.get("TNMARS_REWRITE_GOLDEN") == "1"
 WIDTH = 80
 MAX_DIFF = 60
+PLAN_BATCHES = (4, 256)
+PLAN_IMAGE = 16
 
 
 def report(graph: Graph) -> str:
@@ -43,7 +50,21 @@ def report(graph: Graph) -> str:
     return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
 
 
+def plans(graph: Graph) -> str:
+    """The form that is taken for a small and a large batch, for inference and for training, with its program."""
+    sections = []
+    for train, mode in ((False, "infer"), (True, "train")):
+        for batch in PLAN_BATCHES:
+            form = choose(graph, batch, Weighing(CostModel(), train), PLAN_IMAGE)[0]
+            steps = table(explain(graph, form, batch, CostModel(), grad=train, image=PLAN_IMAGE))
+            sections.append(f"{mode}, {steps}\n\n{form.program}")
+    return "\n\n".join(sections) + "\n"
+
+
 FORMS: dict[str, Callable[[Graph], str]] = {".txt": report, ".yaml": dump, ".svg": draw.svg}
+PLAN = ".plan"
+has_plans = REWRITE or any(GOLDEN.glob(f"*{PLAN}"))
+"""Whether plans are held to golden files: from the first `make golden` on, once the planner has come to rest."""
 
 
 def check(path: Path, found: str, *, rewrite: bool = REWRITE) -> None:
@@ -76,8 +97,17 @@ def test_spec_is_as_its_golden_file(spec: Path, ending: str) -> None:
     check(GOLDEN / f"{spec.stem}{ending}", found)
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+def test_plan_is_as_its_golden_file(spec: Path) -> None:
+    text = plans(load(spec))
+    assert text.count(", batch 4: ") == text.count(", batch 256: ") == 2
+    assert text.count("\n  -> ") == 4
+    if has_plans:
+        check(GOLDEN / f"{spec.stem}{PLAN}", text)
+
+
 def test_every_golden_file_belongs_to_a_spec() -> None:
-    known = {f"{spec.stem}{ending}" for spec in SPECS for ending in FORMS}
+    known = {f"{spec.stem}{ending}" for spec in SPECS for ending in (*FORMS, PLAN)}
     stale = [path for path in GOLDEN.iterdir() if path.is_file() and path.name not in known]
     if REWRITE:
         for path in stale:
