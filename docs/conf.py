@@ -2,6 +2,7 @@
 
 project = "tnmars"
 author = "The tnmars authors"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
 exclude_patterns = ["results"]

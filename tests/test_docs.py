@@ -25,8 +25,11 @@ def blocks(language: str) -> list[object]:
 
 
 @pytest.fixture(autouse=True)
-def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def at_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder that looks like the repository, so that what a snippet writes is not left there."""
+    for name in ("specs", "tests", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("text", blocks("python"))
