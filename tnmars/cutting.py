@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.pruning import prune
 from tnmars.store import Stored, stored
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+"""What is not taken over from a layer's name into that of a file."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,11 @@ def prune_file(source: str | Path, target: str | Path) -> list[Cut]:
 
 def built(model: Stored, entry: Mapping[str, Any]) -> TNModule:
     """A layer of a file, by itself."""
-    layer = record.from_json(entry)
-    found = model.of(entry)
-    layer.to(next(iter(found.values())).dtype if found else layer.dtype)
     try:
-        layer.load_state_dict(found, strict=True, assign=True)
-    except RuntimeError as error:
-        raise TnmarsError(f"layer '{entry['names'][0]}': its tensors do not fit its graph: {error}") from None
+        layer = record.from_json(entry)
+        layer.load_state_dict(model.of(entry), strict=True, assign=True)
+    except (TnmarsError, RuntimeError) as error:
+        raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None
     return layer
 
 
@@ -76,9 +78,15 @@ def _exchange(tensors: dict[str, Tensor], names: list[str], state: Mapping[str, 
         tensors.update({f"{prefix}{key}": value for key, value in state.items()})
 
 
-def spec_paths(cuts: list[Cut], path: str | Path) -> dict[str, Path]:
+def spec_paths(cuts: Sequence[Cut], path: str | Path) -> dict[str, Path]:
     """Where the graph of each layer is written: the path itself for one layer, with the layer's name for several."""
     base = Path(path)
     if len(cuts) == 1:
         return {cuts[0].name: base}
-    return {cut.name: base.with_name(f"{base.stem}.{cut.name}{base.suffix}") for cut in cuts}
+    found: dict[str, Path] = {}
+    for cut in cuts:
+        name = f"{base.stem}.{_UNSAFE.sub('_', cut.name)}"
+        while base.with_name(f"{name}{base.suffix}") in found.values():
+            name += "_"
+        found[cut.name] = base.with_name(f"{name}{base.suffix}")
+    return found

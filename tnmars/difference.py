@@ -9,6 +9,7 @@ from typing import Any
 
 from tnmars.counts import Count, count
 from tnmars.graph import MAIN, Graph
+from tnmars.parts import axis_text
 
 Named = tuple[str, str]
 """The names of a term, and of a bond or core in it."""
@@ -123,17 +124,24 @@ def _head(graph: Graph) -> str:
 
 def _notes(before: Graph, after: Graph) -> list[str]:
     """The parts of a graph, other than terms, that differ."""
-    parts = {
-        "kinds": (before.kind, after.kind),
-        "modes": tuple(" ".join(map(str, graph.modes)) for graph in (before, after)),
-        "options": tuple(" ".join(f"{key}={value}" for key, value in graph.options) for graph in (before, after)),
-        "dense shapes": (str(before.dense_shape), str(after.dense_shape)),
+    found = []
+    for name, first in _parts(before).items():
+        second = _parts(after)[name]
+        if first != second:
+            found.append(f"the {name} differ: {first or 'none'} | {second or 'none'}")
+    return found
+
+
+def _parts(graph: Graph) -> dict[str, str]:
+    return {
+        "kinds": graph.kind,
+        "modes": " ".join(map(str, graph.modes)),
+        "shared modes": " ".join(graph.shared),
+        "dense shapes": " ".join(map(str, graph.dense_shape)),
+        "inputs": " ".join(map(str, graph.inputs)),
+        "outputs": ", ".join(map(axis_text, graph.output)),
+        "options": " ".join(f"{key}={value}" for key, value in graph.options),
     }
-    return [
-        f"the {name} differ: {first or 'none'} | {second or 'none'}"
-        for name, (first, second) in parts.items()
-        if first != second
-    ]
 
 
 def _size(size: int | None) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from tnmars.cli.graphs import JSON, read_graph
+from tnmars.cli.graphs import JSON, read_graph, refuse
+from tnmars.errors import TnmarsError
 
 
 @click.command()
@@ -25,9 +26,14 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     from tnmars.spec import save_spec
 
     wanted = spec or str(Path(output).with_suffix(".yaml"))
-    if Path(wanted) == Path(output):
-        raise click.BadParameter(f"'{wanted}' is the output too.", param_hint="--spec")
-    cuts = prune_file(checkpoint, output)
+    if Path(wanted).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
+        raise click.BadParameter(f"'{wanted}' is the file of weights too.", param_hint="--spec")
+    if Path(output).resolve() == Path(checkpoint).resolve():
+        raise click.BadParameter(f"'{output}' is what is read; name another file.", param_hint="--output")
+    try:
+        cuts = prune_file(checkpoint, output)
+    except TnmarsError as error:
+        refuse(checkpoint, error.problems, as_json)
     paths = spec_paths(cuts, wanted)
     for cut in cuts:
         save_spec(cut.graph, paths[cut.name])
