@@ -1,9 +1,8 @@
 """A small training run that is killed again and again, as a script: what it ends with is a digest of everything.
 
-    python tests/interrupted.py FOLDER KILLS SEED     kills at random times, then the end; prints JSON
-    python tests/interrupted.py FOLDER calls          kills before and after every call that a save makes of the system
+    python tests/interrupted.py FOLDER KILLS SEED
 
-torch is loaded once; each life of the run is a fork of this process, ended by SIGKILL.
+It kills at random times, and before every call that a save makes of the system; prints JSON. torch is loaded once; each life of the run is a fork of this process, ended by SIGKILL.
 """
 
 from __future__ import annotations
@@ -118,11 +117,9 @@ def whole_run(folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def kill_at_random(folder: Path, kills: int, seed: int) -> dict[str, object]:
+def kill_at_random(folder: Path, kills: int, seed: int, lasts: float) -> dict[str, object]:
     """Kills the run at so many random moments; where it comes to its end before, it starts over."""
     chance = random.Random(seed)
-    (folder / "whole").mkdir()
-    lasts = whole_run(folder / "whole")
     results, done, in_save, runs = [], 0, 0, 0
     while done < kills or not results:
         here = folder / f"run{runs}"
@@ -140,39 +137,31 @@ def kill_at_random(folder: Path, kills: int, seed: int) -> dict[str, object]:
             for left in here.glob(".*.part"):
                 left.unlink()
         results.append(json.loads((here / "done.json").read_text())["digest"])
-    return {"kills": done, "in_save": in_save, "runs": runs, "digests": results, "seconds": lasts}
+    return {"kills": done, "in_save": in_save, "runs": runs, "digests": results}
 
 
 def kill_at_calls(folder: Path) -> dict[str, object]:
-    """Kills the run before and after each call that an early save makes; then it goes on to the end."""
-    (folder / "whole").mkdir()
-    whole_run(folder / "whole")
-    results, killed = [], 0
-    for call in CALLS:
-        for after in (False, True):
-            for at in range(CALLS[call]):
-                here = folder / f"{call}{int(after)}{at}"
-                here.mkdir()
-                assert not ended(live(here, partial(die_in, call, 2 * CALLS[call] + at, after)))
-                killed += 1
-                assert ended(live(here))
-                results.append(json.loads((here / "done.json").read_text())["digest"])
-    return {"kills": killed, "digests": results}
+    """Kills the run before each call that an early save makes of the system; then it goes on to the end."""
+    results = []
+    for call, count in CALLS.items():
+        for at in range(count):
+            here = folder / f"{call}{at}"
+            here.mkdir()
+            assert not ended(live(here, partial(die_in, call, 3 * count + at)))
+            assert ended(live(here))
+            results.append(json.loads((here / "done.json").read_text())["digest"])
+    return {"kills": len(results), "digests": results}
 
 
-def die_in(name: str, at: int, after: bool) -> None:
-    """Lets this process die in a call of the system, after so many of them."""
+def die_in(name: str, at: int) -> None:
+    """Lets this process die before a call of the system, after so many of them."""
     real, seen = getattr(os, name), [0]
 
     def call(*arguments: object, **more: object) -> object:
+        if seen[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
         seen[0] += 1
-        due = seen[0] == at + 1
-        if due and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = real(*arguments, **more)
-        if due:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
+        return real(*arguments, **more)
 
     setattr(os, name, call)
 
@@ -180,9 +169,11 @@ def die_in(name: str, at: int, after: bool) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    found = kill_at_calls(folder) if sys.argv[2] == "calls" else kill_at_random(folder, *map(int, sys.argv[2:4]))
-    expected = json.loads((folder / "whole" / "done.json").read_text())
-    print(json.dumps({**found, "expected": expected["digest"], "losses": expected["losses"]}))
+    (folder / "whole").mkdir()
+    lasts = whole_run(folder / "whole")
+    expected = json.loads((folder / "whole" / "done.json").read_text())["digest"]
+    at_random = kill_at_random(folder, int(sys.argv[2]), int(sys.argv[3]), lasts)
+    print(json.dumps({"expected": expected, "random": at_random, "calls": kill_at_calls(folder)}))
 
 
 if __name__ == "__main__":

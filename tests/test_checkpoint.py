@@ -134,6 +134,14 @@ def test_schedulers_of_the_learning_rate(scheduler, tmp_path: Path) -> None:
     assert again.state_dict().keys() == decay.state_dict().keys()
 
 
+def test_another_scheduler_is_told(tmp_path: Path) -> None:
+    model, optimizer = ready()
+    tnmars.save_checkpoint(tmp_path / "a", model, optimizer, lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3))
+    other = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with pytest.raises(TnmarsError, match="the lr_scheduler is ExponentialLR, but StepLR in the file"):
+        tnmars.load_checkpoint(tmp_path / "a", model, optimizer, lr_scheduler=other)
+
+
 def test_the_noise_of_a_step_is_that_of_the_file(tmp_path: Path) -> None:
     """Also right after a cut, where the schedule by itself would draw for other gates."""
     model, optimizer = ready()
@@ -235,13 +243,35 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not THOROUGH, reason="it starts six interpreters with torch")
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_several_processes_write_one_whole_checkpoint(mode: str, tmp_path: Path) -> None:
+    script = SCRIPT.parent / "scripts" / "sharded_save.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run(
+        [*launch, str(script), mode, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split().count("same") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.ckpt", "run.ckpt.previous"]
+
+
 # --- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
-def interrupted(folder: Path, *arguments: object) -> dict:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What the script prints, run in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), *map(str, arguments)],
+        [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("killed")), str(cases(100)), "7"],
         capture_output=True,
         text=True,
         timeout=1800,
@@ -252,17 +282,16 @@ def interrupted(folder: Path, *arguments: object) -> dict:
     return json.loads(done.stdout)
 
 
-def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
-    found = interrupted(tmp_path, cases(100), 7)
+def test_kills_at_random_moments_change_nothing(killed: dict) -> None:
+    found = killed["random"]
     assert found["kills"] == cases(100)
-    assert set(found["digests"]) == {found["expected"]}
+    assert set(found["digests"]) == {killed["expected"]}
     assert not THOROUGH or found["in_save"] > 0
 
 
-def test_kills_before_and_after_each_call_of_a_save_change_nothing(tmp_path: Path) -> None:
-    found = interrupted(tmp_path, "calls")
-    assert found["kills"] == 10
-    assert found["digests"] == [found["expected"]] * 10
+def test_kills_before_each_call_of_a_save_change_nothing(killed: dict) -> None:
+    assert killed["calls"]["kills"] == 5
+    assert killed["calls"]["digests"] == [killed["expected"]] * 5
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

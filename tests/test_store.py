@@ -336,6 +336,44 @@ def test_what_a_header_says_is_checked(change, text: str, tmp_path: Path) -> Non
     assert text in str(caught.value)
 
 
+def test_a_file_without_layers(tmp_path: Path) -> None:
+    container.write(tmp_path / "a", Container({"layers": [3]}, {}))
+    with pytest.raises(CheckpointError, match="does not say which of its layers are compiled"):
+        tnmars.load_into(Net(), tmp_path / "a")
+
+
+def test_plans_are_those_of_the_machine_that_made_them(tmp_path: Path) -> None:
+    """A cost model of one's own, and the plans that it led to, go with the layer, other batch sizes included."""
+    slow = tnmars.CostModel(call=1.0)
+    layer = tnmars.compile(SPECS[0].with_name("tt_linear.yaml"), model=slow, batch=64, open_only=True)
+    layer.plan("infer", 1)
+    plain = tnmars.compile(SPECS[0].with_name("tt_linear.yaml"), batch=64)
+    assert layer.plan("train", 64) != plain.plan("train", 64)
+    tnmars.save(layer, tmp_path / "a")
+    tnmars.load_into(plain, tmp_path / "a")
+    assert plain.planner == layer.planner
+    assert plain.programs.plans == layer.programs.plans
+    assert plain.plan("train", 1024) == layer.plan("train", 1024)
+    assert plain.open_only
+
+
+@pytest.mark.parametrize("dtype", container.DTYPES, ids=str)
+def test_tensors_of_every_type(dtype: torch.dtype, tmp_path: Path) -> None:
+    value = torch.arange(6).reshape(2, 3).to(dtype).t()
+    container.write(tmp_path / "a", Container({}, {"x": value, "y": torch.zeros(3, dtype=torch.uint8)}))
+    back = container.read(tmp_path / "a").tensors["x"]
+    assert back.dtype == dtype
+    assert back.shape == (3, 2)
+    assert back.to(torch.float64).equal(value.to(torch.float64))
+
+
+def test_a_type_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(
+        TnmarsError, match=r"tensor 'x' is of type torch\.complex64, torch\.strided, which cannot be saved"
+    ):
+        container.write(tmp_path / "a", Container({}, {"x": torch.zeros(2, dtype=torch.complex64)}))
+
+
 def test_an_origin_of_many_cuts_is_kept(tmp_path: Path) -> None:
     """Deeper than a spec file may be."""
     layer = small(3, selector=tnmars.Mars(alpha=3.0))

@@ -68,7 +68,7 @@ def save_checkpoint(
         "kind": "checkpoint",
         "optimizer": about,
         "schedule": None if schedule is None else encode(schedule.state_dict(), "schedule"),
-        "lr_scheduler": None if lr_scheduler is None else encode(lr_scheduler.state_dict(), "lr_scheduler"),
+        "lr_scheduler": None if lr_scheduler is None else _scheduler(lr_scheduler),
         "random": _random_states(),
         "position": encode(position, "position"),
         "extra": encode(extra, "extra"),
@@ -79,6 +79,10 @@ def save_checkpoint(
     if is_first_rank():
         write(path, Container(header, named), keep_previous=_is_whole(Path(path)))
         clear_abandoned(path)
+
+
+def _scheduler(lr_scheduler: HasState) -> dict[str, Any]:
+    return {"kind": type(lr_scheduler).__name__, "state": encode(lr_scheduler.state_dict(), "lr_scheduler")}
 
 
 def _is_whole(path: Path) -> bool:
@@ -116,7 +120,7 @@ def load_checkpoint(
 
     The model is built anew as it was, pruned layers included, and the optimiser's groups follow by name. With
     `previous` the checkpoint before is read. Raises `CheckpointError` where the file is damaged, and `TnmarsError` with
-    all that does not fit; then nothing was changed.
+    all that does not fit; then nothing was changed. Under DDP or FSDP2, load before the model is wrapped.
     """
     source = previous_of(path) if previous else Path(path)
     held = _read(source, Path(path))
@@ -134,7 +138,7 @@ def load_checkpoint(
         schedule.model = loaded if schedule.model is model else schedule.model
         _load_schedule(schedule, decode(held.header["schedule"]))
     if lr_scheduler is not None:
-        lr_scheduler.load_state_dict(decode(held.header["lr_scheduler"]))
+        lr_scheduler.load_state_dict(decode(held.header["lr_scheduler"]["state"]))
     _set_random_states(held.header["random"], held.tensors[TORCH])
     return Resumed(loaded, decode(held.header["position"]), decode(held.header["extra"]))
 
@@ -167,6 +171,8 @@ def _pairs(header: Mapping[str, Any], given: Mapping[str, object]) -> Iterator[P
         if (header[name] is None) != (value is None):
             has, lacks = ("the file", "was not given") if value is None else ("the call", "is not in the file")
             yield Problem(f"{has} has {name}, which {lacks}.", f"Give {name}=... exactly where it was given to save.")
+        elif name == "lr_scheduler" and value is not None and header[name]["kind"] != type(value).__name__:
+            yield Problem(f"the lr_scheduler is {type(value).__name__}, but {header[name]['kind']} in the file.")
 
 
 def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tnmars import record
 from tnmars.container import Container, read, write
-from tnmars.errors import Problem, TnmarsError, listing, nearest
+from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
 from tnmars.module import Shell, TNModule
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
@@ -85,8 +85,11 @@ def _prefix(name: str) -> str:
 
 def stored(held: Container) -> Stored:
     """The model in a file of `save` or of `save_checkpoint`."""
+    layers = held.header.get("layers")
+    if not isinstance(layers, list) or not all(isinstance(entry, dict) and entry.get("names") for entry in layers):
+        raise CheckpointError("the file does not say which of its layers are compiled; it is none of tnmars.")
     tensors = held.under(MODEL) if held.header.get("kind") == "checkpoint" else dict(held.tensors)
-    return Stored(held.header["layers"], tensors)
+    return Stored(layers, tensors)
 
 
 def load_into(model: nn.Module, path: str | Path) -> nn.Module:
@@ -171,6 +174,8 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
         found = held.tensors[key]
         if not isinstance(value, Tensor):
             yield Problem(f"'{key}' of the model's state is no tensor, but it is one in the file.")
+        elif hasattr(value, "full_tensor"):
+            yield Problem(f"tensor '{key}' of the model is sharded over ranks.", "Load before the model is sharded.")
         elif value.is_meta:
             fix = "Give it memory first: model.to_empty(device='cpu')."
             yield Problem(f"tensor '{key}' of the model is on the meta device.", fix)
