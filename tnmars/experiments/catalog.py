@@ -1,20 +1,38 @@
-"""The experiments by name."""
+"""The experiments by name, and what a file of one has."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from tnmars.experiments import mnist
+from tnmars.experiments import mnist, toy, tucker
 
-
-class Experiment(Protocol):
-    """What a file of an experiment has."""
-
-    VARIANTS: tuple[str, ...]
-
-    @property
-    def run(self) -> Any:
-        """Runs one variant with one seed."""
+Results = list[dict[str, Any]]
 
 
-EXPERIMENTS: dict[str, Any] = {"mnist-2fc": mnist}
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: its variants, how one is run for some seeds, and what the paper says."""
+
+    variants: tuple[str, ...]
+    run: Callable[..., Results]
+    """Takes a variant, seeds and a folder; gives one result for each seed."""
+    paper: Mapping[str, Mapping[str, Any]]
+    together: bool = False
+    """Whether all seeds are trained as one."""
+
+
+def _one_by_one(run: Callable[..., dict[str, Any]]) -> Callable[..., Results]:
+    def all_of_them(variant: str, seeds: Sequence[int], folder: Path, **settings: Any) -> Results:
+        return [run(variant, seed, folder, **settings) for seed in seeds]
+
+    return all_of_them
+
+
+EXPERIMENTS = {
+    "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
+    "tucker": Experiment(tucker.VARIANTS, _one_by_one(tucker.run), tucker.PAPER),
+    "mnist-2fc": Experiment(mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER),
+}

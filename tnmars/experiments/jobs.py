@@ -20,12 +20,13 @@ class Job:
 
     name: str
     variant: str
-    seed: int
+    seeds: tuple[int, ...]
     folder: Path
 
     @property
     def is_done(self) -> bool:
-        return (self.folder / "record.json").exists()
+        names = ["record.json"] if len(self.seeds) == 1 else [f"record-{seed}.json" for seed in self.seeds]
+        return all((self.folder / name).exists() for name in names)
 
 
 def seeds(text: str) -> list[int]:
@@ -41,6 +42,15 @@ def seeds(text: str) -> list[int]:
             raise TnmarsError(f"seeds '{text}' are not numbers; write, for example, 0-9 or 0,3,5-7.")
         found += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(found))
+
+
+def planned(
+    name: str, variants: Sequence[str], numbers: Sequence[int], folder: Path, *, together: bool = False
+) -> list[Job]:
+    """The jobs of an experiment: one for each variant and seed, or one for all seeds of a variant."""
+    if together:
+        return [Job(name, variant, tuple(numbers), folder / variant) for variant in variants]
+    return [Job(name, variant, (seed,), folder / f"{variant}-{seed}") for seed in numbers for variant in variants]
 
 
 def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
@@ -66,7 +76,7 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
 
 def _start(job: Job, more: Sequence[str]) -> subprocess.Popen[bytes]:
     job.folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tnmars.experiments.worker", job.name, job.variant, str(job.seed)]
+    command = [sys.executable, "-m", "tnmars.experiments.worker", job.name, job.variant, ",".join(map(str, job.seeds))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, "--out", str(job.folder), *more], env=environment)
 

@@ -15,35 +15,19 @@ from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from tnmars.checkpoint import load_checkpoint, save_checkpoint
 from tnmars.experiments.progress import Progress
+from tnmars.experiments.task import Task
 from tnmars.files import write_text
-from tnmars.module import layers
-from tnmars.objective import expected, param_groups, penalty
-from tnmars.schedule import MaskSchedule
+from tnmars.select import Selector
 
 
 class RunStoppedError(Exception):
     """The run was asked to stop, and has left a checkpoint."""
-
-
-class Task(Protocol):
-    """What is trained."""
-
-    model: nn.Module
-    size: int
-    """How many data there are."""
-
-    def loss(self, rows: Tensor) -> Tensor:
-        """The mean loss over some of the data, by their numbers."""
-
-    def judge(self) -> dict[str, float]:
-        """Figures of the model in `eval()`, where gates are what pruning keeps."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +46,12 @@ class Settings:
     prior_weight: float = 1.0
     """The factor of the penalty, beside one over the number of data."""
     seed: int = 0
+    record_every: int = 1
+    """After how many epochs a record is kept."""
     judge_every: int = 1
-    """After how many epochs the model is judged."""
+    """After how many epochs the model is judged, where a record is kept."""
+    descends: bool = False
+    """Whether plain gradient descent takes the place of Adam."""
     save_every: float = 60.0
     """Seconds between checkpoints."""
 
@@ -83,10 +71,12 @@ class Run:
         """Trains to the end; the record of each epoch."""
         settings, model = self.settings, self.task.model
         steps = -(-self.task.size // settings.batch)
-        self.optimizer = torch.optim.Adam(param_groups(model, settings.lr, mask_lr=settings.mask_lr), fused=True)
-        self.schedule = MaskSchedule(
-            model,
-            decay_steps=_decay_epochs(model, settings.temperature_decay) * steps,
+        groups = self.task.groups(settings.lr, settings.mask_lr)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
+        if settings.descends:
+            self.optimizer = torch.optim.SGD(groups)
+        self.schedule = self.task.schedule(
+            decay_steps=_decay_epochs(self.task.selector, settings.temperature_decay) * steps,
             warmup_steps=settings.warmup_epochs * steps,
             every=steps,
             seed=settings.seed,
@@ -98,10 +88,11 @@ class Run:
                 self._set_rate(epoch)
                 total = self._epoch(epoch, steps, done)
                 done = 0
-                self.history.append(self._told(epoch, total / steps))
-                self._log()
-                if progress is not None:
-                    progress.show(self.history[-1], epoch + 1, settings.epochs)
+                if epoch + 1 == settings.epochs or (epoch + 1) % settings.record_every == 0:
+                    self.history.append(self._told(epoch, total / steps))
+                    self._log()
+                    if progress is not None:
+                        progress.show(self.history[-1], epoch + 1, settings.epochs)
                 if time.monotonic() - saved > settings.save_every:
                     self._save(epoch + 1, 0)
                     saved = time.monotonic()
@@ -110,15 +101,15 @@ class Run:
 
     def _epoch(self, epoch: int, steps: int, done: int) -> float:
         """One pass over the data, from a step on; the sum of the losses."""
-        model = self.task.model.train()
+        self.task.model.train()
         random = torch.Generator().manual_seed(self.settings.seed * 100_003 + epoch)
         order = torch.randperm(self.task.size, generator=random)
         factor = self.settings.prior_weight / self.task.size
         total = torch.zeros(())
         for step in range(done, steps):
             rows = order[step * self.settings.batch : (step + 1) * self.settings.batch]
-            loss = self.task.loss(rows)
-            torch.autograd.backward(loss + factor * penalty(model))
+            loss, prior = self.task.loss(rows)
+            torch.autograd.backward(loss + factor * prior)
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.schedule.step()
@@ -135,13 +126,8 @@ class Run:
 
     def _told(self, epoch: int, loss: float) -> dict[str, Any]:
         """The record of an epoch."""
-        model = self.task.model.eval()
-        found: dict[str, Any] = {"epoch": epoch, "loss": loss, "ranks": live_ranks(model)}
-        masks = [layer.masks for _, layer in layers(model) if layer.masks is not None]
-        if masks:
-            found["temperature"] = masks[0].temperature.item()
-            with torch.no_grad():
-                found["expected_parameters"] = expected(model).item()
+        self.task.model.eval()
+        found: dict[str, Any] = {"epoch": epoch, "loss": loss, **self.task.told()}
         last = epoch + 1 == self.settings.epochs
         if last or (epoch + 1) % self.settings.judge_every == 0:
             with torch.no_grad():
@@ -195,24 +181,9 @@ class Run:
                 signal.signal(number, handler)
 
 
-def _decay_epochs(model: nn.Module, factor: float) -> float:
+def _decay_epochs(selector: Selector | None, factor: float) -> float:
     """After how many epochs the temperature reaches its last value, falling by a factor per epoch."""
-    for _, layer in layers(model):
-        if layer.masks is not None:
-            selector = layer.masks.selector
-            first, last = selector.temperature_at(0.0), selector.temperature_at(1.0)
-            if last < first and factor < 1.0:
-                return log(last / first) / log(factor)
-    return 1.0
-
-
-def live_ranks(model: nn.Module) -> dict[str, list[int]]:
-    """For each compiled layer, how many slices of each bond are kept now."""
-    found = {}
-    for name, layer in layers(model):
-        if layer.masks is None:
-            found[name] = [bond.size for bond in layer.graph.bonds.values()]
-        else:
-            with torch.no_grad():
-                found[name] = [int(layer.masks.selector.keep(logits).sum()) for logits in layer.logits()]
-    return found
+    if selector is None or factor >= 1.0:
+        return 1.0
+    first, last = selector.temperature_at(0.0), selector.temperature_at(1.0)
+    return log(last / first) / log(factor) if last < first else 1.0

@@ -14,8 +14,9 @@ from torch.nn.functional import cross_entropy
 from tnmars import counts, families
 from tnmars.compiler import compile
 from tnmars.experiments.idx import Mnist, mnist
-from tnmars.experiments.loop import Run, Settings, live_ranks
+from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
+from tnmars.experiments.task import Task, live_ranks
 from tnmars.graph import Graph
 from tnmars.module import layers
 from tnmars.pruning import prune
@@ -55,7 +56,7 @@ def network(variant: str, selector: Selector | None = None) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU(), second)
 
 
-class Digits:
+class Digits(Task):
     """The task: digits told apart."""
 
     def __init__(self, model: nn.Module, data: Mnist):
@@ -63,7 +64,7 @@ class Digits:
         self.data = data
         self.size = len(data.train_y)
 
-    def loss(self, rows: Tensor) -> Tensor:
+    def data_loss(self, rows: Tensor) -> Tensor:
         return cross_entropy(self.model(self.data.train_x[rows]), self.data.train_y[rows])
 
     def judge(self) -> dict[str, float]:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import tnmars
 from tnmars.errors import TnmarsError
 from tnmars.experiments.catalog import EXPERIMENTS
+from tnmars.experiments.jobs import seeds
 from tnmars.experiments.loop import RunStoppedError
 from tnmars.experiments.progress import Progress
 from tnmars.files import write_text
@@ -57,25 +57,18 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m tnmars.experiments.worker")
     parser.add_argument("name", choices=sorted(EXPERIMENTS))
     parser.add_argument("variant")
-    parser.add_argument("seed", type=int)
+    parser.add_argument("seeds", help="such as 3 or 0-9")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
-    start, made = time.time(), versions()
-    progress = Progress(f"{asked.name} {asked.variant} {asked.seed}")
+    start, made, numbers = time.time(), versions(), seeds(asked.seeds)
+    progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}")
+    settings = {"data": asked.data, "epochs": asked.epochs, "resume": asked.resume, "progress": progress}
     try:
-        result: dict[str, Any] = EXPERIMENTS[asked.name].run(
-            asked.variant,
-            asked.seed,
-            asked.out,
-            data=asked.data,
-            epochs=asked.epochs,
-            resume=asked.resume,
-            progress=progress,
-        )
+        results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, **settings)
     except RunStoppedError:
         print("stopped; --resume goes on from here", file=sys.stderr)
         return STOPPED
@@ -84,16 +77,11 @@ def main(given: list[str] | None = None) -> int:
         return 2
     finally:
         progress.close()
-    record = {
-        "experiment": asked.name,
-        "variant": asked.variant,
-        "seed": asked.seed,
-        "result": result,
-        "seconds": round(time.time() - start, 1),
-        "threads": torch.get_num_threads(),
-        "versions": made,
-    }
-    write_text(asked.out / "record.json", json.dumps(record) + "\n")
+    told = {"seconds": round((time.time() - start) / len(numbers), 1), "threads": 1, "versions": made}
+    for seed, result in zip(numbers, results, strict=True):
+        record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **told}
+        name = "record.json" if len(numbers) == 1 else f"record-{seed}.json"
+        write_text(asked.out / name, json.dumps(record) + "\n")
     return 0
 
 

@@ -1,0 +1,65 @@
+"""Records of runs to tables: the paper's row beside ours, over all seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def records(folder: Path) -> list[Record]:
+    """The records in a folder and below, by variant and seed."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("record*.json")]
+    return sorted(found, key=lambda record: (record["variant"], record["seed"]))
+
+
+def summary(found: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """For each variant, the figures over its seeds."""
+    result: dict[str, dict[str, Any]] = {}
+    for variant in dict.fromkeys(record["variant"] for record in found):
+        own = [record for record in found if record["variant"] == variant]
+        figures = [_numbers(record["result"]) for record in own]
+        entry: dict[str, Any] = {"seeds": [record["seed"] for record in own]}
+        for key in figures[0]:
+            values = [figure[key] for figure in figures if key in figure]
+            entry[key] = {
+                "mean": fmean(values),
+                "deviation": pstdev(values),
+                "median": median(values),
+                "all": values,
+            }
+        entry["minutes"] = fmean(record["seconds"] for record in own) / 60
+        entry["commits"] = sorted({record["versions"]["commit"] for record in own})
+        result[variant] = entry
+    return result
+
+
+def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a result; ranks of several bonds as one figure each."""
+    found: dict[str, float] = {}
+    for key, value in result.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[key] = float(value)
+        elif key == "ranks" and isinstance(value, list):
+            found |= {f"rank {at}": float(rank) for at, rank in enumerate(value, 1)}
+    return found
+
+
+def markdown(title: str, found: Mapping[str, Mapping[str, Any]], paper: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table of all variants: mean and standard deviation (of the population, as in the paper) of every figure."""
+    figures = list(dict.fromkeys(key for entry in found.values() for key in entry if isinstance(entry[key], dict)))
+    head = ["variant", "seeds", *figures, "paper", "minutes a run"]
+    rows = [head, ["---"] * len(head)]
+    for variant, entry in found.items():
+        cells = [_cell(entry[key]) if key in entry else "" for key in figures]
+        said = ", ".join(f"{key} {value}" for key, value in paper.get(variant, {}).items())
+        rows.append([variant, str(len(entry["seeds"])), *cells, said, f"{entry['minutes']:.1f}"])
+    return "\n".join([f"## {title}", "", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _cell(figure: Mapping[str, Any]) -> str:
+    return f"{figure['mean']:.4g} ± {figure['deviation']:.2g}"
