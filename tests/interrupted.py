@@ -2,7 +2,8 @@
 
     python tests/interrupted.py FOLDER KILLS SEED
 
-It kills at random times, and before every call that a save makes of the system; prints JSON. torch is loaded once; each life of the run is a fork of this process, ended by SIGKILL.
+It kills at random times, and before every call that a save makes of the system; prints JSON. torch is loaded once;
+each life of the run is a fork of this process, ended by SIGKILL.
 """
 
 from __future__ import annotations
