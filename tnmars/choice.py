@@ -6,7 +6,7 @@ chunks, so that intermediates stay small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -18,7 +18,8 @@ from tnmars.graph import Graph, Role
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH
-from tnmars.program import Program
+from tnmars.plan.steps import runs
+from tnmars.program import Arrange, Program
 
 BATCHES = (1, 16, 128, 1024)
 """Batch sizes that plans are made for; another takes the plan of the nearest, by ratio."""
@@ -129,19 +130,31 @@ def peak(form: Form, batch: int) -> int:
     sizes = dict(form.program.sizes)
     if form.chunk:
         sizes[BATCH] = min(sizes.get(BATCH, 1), form.chunk)
-    last: dict[str, int] = {}
-    for at, instruction in enumerate(form.program.instructions):
-        for name in instruction.reads:
-            last[name] = at
-    last[form.program.result] = len(form.program.instructions)
+    steps = form.program.instructions
+    home = _homes(form.program, sizes)
+    last = {home[name]: at for at, instruction in enumerate(steps) for name in instruction.reads}
+    last[home[form.program.result]] = len(steps)
     live: dict[str, int] = {}
     most = 0
-    for at, instruction in enumerate(form.program.instructions):
-        if instruction.reads:
+    for at, instruction in enumerate(steps):
+        if instruction.reads and home[instruction.out] == instruction.out:
             live[instruction.out] = prod(sizes[label] for group in instruction.axes for label in group)
         most = max(most, sum(live.values()))
         live = {name: size for name, size in live.items() if last.get(name, 0) > at}
     return most
+
+
+def _homes(program: Program, sizes: Mapping[str, int]) -> dict[str, str]:
+    """For each value, the one whose memory it lies in: its own, or where it is a view, that of another."""
+    home: dict[str, str] = {}
+    axes = program.axes()
+    for instruction in program.instructions:
+        home[instruction.out] = instruction.out
+        if isinstance(instruction, Arrange):
+            order = tuple(label for group in axes[instruction.source] for label in group)
+            if runs(order, [group for group in instruction.axes if group], sizes):
+                home[instruction.out] = home[instruction.source]
+    return home
 
 
 def _proportion(graph: Graph, batch: int, image: int) -> int:

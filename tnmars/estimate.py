@@ -44,7 +44,7 @@ def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool =
     once += sum(_cost(entry, axes, sizes, model, grad) for entry in still)
     each = sum(_cost(entry, axes, sizes, model, grad) for entry in form.program.run if entry not in still)
     if form.frame.dense:
-        each += _dense(form, sizes, model) * (3 if grad else 1)
+        each += _dense(form, sizes, model, grad)
     pieces = -(-batch // form.chunk) if form.chunk else 1
     return once + pieces * each + (_joining(form, model, pieces, grad) if pieces > 1 else 0.0)
 
@@ -75,12 +75,12 @@ def _cost(
         left, right = axes[instruction.left], axes[instruction.right]
         batch = prod(map(extent, right[:-2]))
         rows, depth, columns = extent(left[-2]), extent(left[-1]), extent(right[-1])
-        cost = times * model.matmul(batch, rows, columns, depth)
+        cost = model.product(batch, rows, columns, depth, grad=grad)
         if grad and len(left) < len(right):
             cost += model.elementwise(2 * batch * rows * depth, batch * rows * depth)
         return cost
     if isinstance(instruction, Arrange):
-        return _arrange(axes[instruction.source], instruction.axes, sizes, model) * (2 if grad else 1)
+        return _arrange(axes[instruction.source], instruction.axes, sizes, model, grad)
     if isinstance(instruction, (Times, Plus)):
         read = prod(map(extent, axes[instruction.left])) + prod(map(extent, axes[instruction.right]))
         return times * model.elementwise(out + read, out)
@@ -100,22 +100,25 @@ def _cost(
     return 0.0
 
 
-def _arrange(have: Groups, want: Groups, sizes: Mapping[str, int], model: CostModel) -> float:
+def _arrange(have: Groups, want: Groups, sizes: Mapping[str, int], model: CostModel, grad: bool) -> float:
     order = tuple(label for group in have for label in group)
-    if runs(order, [group for group in want if group], sizes):
-        return model.view_call
     wanted = tuple(label for group in want for label in group)
-    return model.copy(prod(sizes[label] for label in order), *last_run(order, wanted, sizes))
+    count = prod(sizes[label] for label in order)
+    if not runs(order, [group for group in want if group], sizes):
+        return model.copy(count, *last_run(order, wanted, sizes)) * (2 if grad else 1)
+    if grad and len(want) == 3 and order != wanted:  # gradients of a batch of matrices are copied back into order
+        return 2 * model.view_call + model.copy(count, *last_run(wanted, order, sizes))
+    return model.view_call * (2 if grad else 1)
 
 
-def _dense(form: Form, sizes: Mapping[str, int], model: CostModel) -> float:
+def _dense(form: Form, sizes: Mapping[str, int], model: CostModel, grad: bool) -> float:
     weight = form.program.instructions[-1]
     assert isinstance(weight, Weight)
     shape = weight.shape[::-1] if form.frame.is_transposed else weight.shape
     if not form.frame.spatial:
-        return model.matmul(1, sizes[BATCH], shape[0], shape[1])
+        return model.product(1, sizes[BATCH], shape[0], shape[1], grad=grad)
     pixels = sizes[BATCH] * prod(sizes[spatial(axis)] for axis in range(form.frame.spatial))
-    return model.conv(pixels * prod(shape), pixels * (shape[0] + shape[1]), min(shape[:2]))
+    return model.conv(pixels * prod(shape), pixels * (shape[0] + shape[1]), min(shape[:2])) * (3 if grad else 1)
 
 
 def refold(program: Program, limit: float) -> Program:

@@ -189,9 +189,9 @@ def _dense_layer(graph: Graph, form: Form, frame: Frame, batch: int, weighing: W
     if spatial:
         pixels = batch * image**spatial
         cost = model.conv(pixels * out * inside * prod(taps), pixels * (out + inside), min(out, inside))
+        cost *= 3 if weighing.grad else 1
     else:
-        cost = model.matmul(1, batch, out, inside)
-    cost *= 3 if weighing.grad else 1
+        cost = model.product(1, batch, out, inside, grad=weighing.grad)
     function = f"F.conv{spatial}d" if spatial else "F.linear"
     dense = replace(
         frame, dense=function, unfold=(), subsample=False, pad=0, cut=0, is_transposed=form.frame.is_transposed

@@ -14,6 +14,9 @@ from typing import Any
 
 from tnmars.errors import TnmarsError
 
+VECTOR = 16
+"""How many numbers the processor takes at a time."""
+
 
 @dataclass(frozen=True)
 class CostModel:
@@ -21,10 +24,12 @@ class CostModel:
 
     peak: float = 85e9
     """Large float32 matrix products, one thread."""
-    half_rows: float = 3.0
-    half_columns: float = 4.0
-    half_depth: float = 8.0
+    half_rows: float = 2.0
+    half_columns: float = 1.5
+    half_depth: float = 4.0
     """Extents of a matrix product at which half the peak is left."""
+    narrow: float = 0.4
+    """The share of it for results whose rows are shorter than a vector."""
     conv_peak: float = 110e9
     half_channels: float = 25.0
     call: float = 2e-6
@@ -58,12 +63,25 @@ class CostModel:
         operations = 2.0 * batch * rows * columns * depth
         if operations == 0:
             return self.call
-        small, large = sorted((rows, columns))
-        rate = self.peak * small / (small + self.half_columns) * large / (large + self.half_rows)
-        rate *= depth / (depth + self.half_depth)
+        rate = self.peak * self._shape_share(rows, columns) * depth / (depth + self.half_depth)
         moved = self.item * batch * (rows * depth + depth * columns + rows * columns)
         calls = self.call if batch == 1 else self.batched_call + batch * self.small_product
         return calls + operations / rate + moved / self.rate + self.fresh(batch * rows * columns)
+
+    def _shape_share(self, rows: int, columns: int) -> float:
+        """The share of the peak that the shape of a result leaves. Its rows are computed a vector at a time."""
+        if rows == 1 or columns == 1:  # a matrix and a vector, whichever comes first
+            return 1 / (1 + self.half_columns) * max(rows, columns) / (max(rows, columns) + self.half_rows)
+        vectors = -(-columns // VECTOR) * VECTOR
+        share = rows / (rows + self.half_rows) * columns / (vectors + self.half_columns)
+        return share * self.narrow if columns < VECTOR else share
+
+    def product(self, batch: int, rows: int, columns: int, depth: int, *, grad: bool = False) -> float:
+        """The same with the two products of its backward pass, where gradients are wanted."""
+        forward = self.matmul(batch, rows, columns, depth)
+        if not grad:
+            return forward
+        return forward + self.matmul(batch, rows, depth, columns) + self.matmul(batch, depth, columns, rows)
 
     def conv(self, macs: int, moved: int, channels: int) -> float:
         """A convolution with so many multiply-adds, elements read and written, and its smaller number of channels."""

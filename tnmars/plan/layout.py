@@ -12,7 +12,7 @@ from functools import partial
 from itertools import permutations
 
 from tnmars.plan.cost import CostModel
-from tnmars.plan.network import TOKENS, Labels, Network, spatial
+from tnmars.plan.network import BATCH, TOKENS, Labels, Network, spatial
 from tnmars.plan.steps import Convolve, Gather, Load, Multiply, Product, Spread, Step, Sum, last_run, runs, volume
 
 
@@ -34,6 +34,8 @@ SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
 """Up to how many entries a tensor is reordered freely to suit what comes after."""
+RUN = 16
+"""From how many rows on a batch may go innermost."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Layout:
         self._ways: dict[Tree, list[Way]] = {}
         self.taps = dict(network.taps)
         self.spatial = tuple(spatial(axis) for axis in range(len(network.kernel)))
+        self.inner = BATCH if BATCH in network.size and not self.spatial and network.size[BATCH] >= RUN else ""
+        """The label of a batch that is worth having innermost: then every permuting copy moves whole rows of it."""
 
     def best(self, tree: Tree) -> Way:
         """The cheapest way to compute a tree with its result in the order of the output."""
@@ -113,8 +117,11 @@ class Layout:
                         rank += self._copy(order, wanted)
                     if order not in found or (rank, total) < found[order][:2]:
                         found[order] = (rank, total, done, make)
-        ranked = sorted(found.values(), key=lambda entry: entry[:2])[:KEEP]
-        return [Way(make(), total, done) for _, total, done, make in ranked]
+        ranked = sorted(found, key=lambda order: found[order][:2])
+        chosen = ranked[:KEEP]
+        if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
+            chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
+        return [Way(make(), total, done) for _, total, done, make in map(found.__getitem__, chosen)]
 
     def _load(self, at: int) -> Way:
         leaf = self.network.leaves[at]
@@ -162,11 +169,15 @@ class Layout:
     def _arrange_cost(self, order: Labels, groups: tuple[Labels, ...]) -> float:
         free = runs(order, groups, self.sizes)
         if free and len(groups) == 3:  # a batch of matrices: BLAS wants one of the two other axes to lie innermost
-            solid = [label for label in order if self.sizes[label] != 1]
+            solid = _solid(order, self.sizes)
             free = not solid or solid[-1] not in groups[0]
-        if free:
-            return 0.0
         wanted = tuple(label for group in groups for label in group)
+        if free and (
+            len(groups) < 3 or not self.weighing.grad or _solid(order, self.sizes) == _solid(wanted, self.sizes)
+        ):
+            return 0.0
+        if free:  # a turned view into a batch of matrices: their gradients come in the other order, and are copied back
+            return self.model.copy(self._volume(order), *last_run(wanted, order, self.sizes))
         return self._times(self.model.copy(self._volume(order), *last_run(order, wanted, self.sizes)), 1.0)
 
     def _merge(self, one: Step, two: Step, kept: frozenset[str]) -> Iterator[Option]:
@@ -208,7 +219,8 @@ class Layout:
         by_two = tuple(label for label in two.order if label in depth)
         batch_by_two = tuple(label for label in two.order if label in batch)
         count, high, deep, wide = map(self._volume, (batch, rows, depth, columns))
-        base = self._times(self.model.matmul(count, high, wide, deep))
+        base = self.model.product(count, high, wide, deep, grad=self.weighing.grad)
+        turned = self.model.product(count, wide, high, deep, grad=self.weighing.grad)
         for inner in dict.fromkeys((depth, by_two)):
             for outer in dict.fromkeys((batch, batch_by_two)):
                 lead = (outer,) if batch else ()
@@ -216,11 +228,11 @@ class Layout:
                 right = self._ranked(two, columns, lambda order: (*lead, inner, order))  # noqa: B023
                 for left_cost, left_order in left:
                     for right_cost, right_order in right:
-                        cost = base + left_cost + right_cost
+                        cost = left_cost + right_cost
                         groups = (outer, left_order, inner, right_order)
-                        yield (*outer, *left_order, *right_order), cost, partial(Product, one, two, *groups)
+                        yield (*outer, *left_order, *right_order), base + cost, partial(Product, one, two, *groups)
                         groups = (outer, right_order, inner, left_order)
-                        yield (*outer, *right_order, *left_order), cost, partial(Product, two, one, *groups)
+                        yield (*outer, *right_order, *left_order), turned + cost, partial(Product, two, one, *groups)
             if not batch and depth:
                 yield from self._spread(two, one, inner, columns)
                 yield from self._spread(one, two, inner, rows)
@@ -232,6 +244,8 @@ class Layout:
         orders = [labels]
         if len(labels) > 1 and self._volume(step.order) <= SMALL:
             orders = list(dict.fromkeys(self._shuffles(labels)))
+        elif len(labels) > 1 and self.inner in labels:
+            orders = list(dict.fromkeys((labels, (*(label for label in labels if label != self.inner), self.inner))))
         priced = [(self._arrange(step.order, groups(order)), order) for order in orders]
         return sorted(priced, key=lambda entry: entry[0])[:SHUFFLES]
 
@@ -257,10 +271,10 @@ class Layout:
         if count == 1 or wide == 1:
             return
         high, deep = self._volume(rows), self._volume(depth)
-        base = self.model.matmul(count, high, wide, deep)
+        base = self.model.product(count, high, wide, deep, grad=self.weighing.grad)
         if self.weighing.grad:
             # the gradient of the one matrix is made for every member of the batch, then summed
-            base = 3 * base + self.model.elementwise(2 * count * high * deep, count * high * deep)
+            base += self.model.elementwise(2 * count * high * deep, count * high * deep)
         for copy, order in self._ranked(one, rows, lambda order: (order, depth)):
             yield (*lead, *order, *columns), base + copy, partial(Spread, one, two, lead, order, depth, columns)
 
@@ -292,6 +306,11 @@ class Layout:
         moved = out + self._volume(step.right.order) + weight
         narrow = min(self._volume(step.depth), self._volume(step.columns))
         return self._times(self.model.conv(macs, moved, max(1, narrow)))
+
+
+def _solid(labels: Labels, sizes: Mapping[str, int]) -> Labels:
+    """The labels that are longer than 1."""
+    return tuple(label for label in labels if sizes[label] != 1)
 
 
 def _same(step: Step) -> Step:

@@ -24,7 +24,7 @@ Members = frozenset[int]
 
 
 def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") -> dict[str, Tree]:
-    """Trees by the name of their form: `push`, `dense`, `parts`, `blocks` and `path`; equal ones once."""
+    """Trees by the name of their form: `push`, `dense`, `parts`, `blocks`, `taps` and `path`; equal ones once."""
     cores = list(network.cores)
     found: dict[str, Tree] = {}
     if not network.inputs:
@@ -39,9 +39,11 @@ def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") ->
         found["path"] = by_path(network, list(range(len(network.leaves))), optimizer)
         search = Search(network, weighing)
         if search.is_small and len(network.inputs) == 1:
-            found["push"] = search.spine(singles=True)
-            found["parts"] = search.spine(singles=False)
-            found["blocks"] = Search(network, _coarse(weighing)).spine(singles=False)
+            found["push"] = search.spine(search.singles)
+            found["parts"] = search.spine(search.subsets)
+            found["blocks"] = Search(network, _coarse(weighing)).spine(search.subsets)
+            if search.tapped:
+                found["taps"] = search.spine(search.tapped)
             found["dense"] = (search.best(frozenset(cores)), network.inputs[0])
     unique: dict[Tree, str] = {}
     for name, tree in found.items():
@@ -201,17 +203,28 @@ class Search:
         size = self.network.volume
         batch, depth = size(shared & kept), size(shared - kept)
         model = self.weighing.model
+        grad = self.weighing.grad
         if not shared - kept:
-            cost = model.elementwise(size(a | b), size(a | b))
-        else:
-            cost = model.matmul(batch, size(a - shared), size(b - shared), depth)
-        return 3 * cost if self.weighing.grad else cost
+            return model.elementwise(size(a | b), size(a | b)) * (3 if grad else 1)
+        high, wide = size(a - shared), size(b - shared)
+        return min(model.product(batch, *shape, depth, grad=grad) for shape in ((high, wide), (wide, high)))
 
-    def spine(self, singles: bool) -> Tree:
-        """The cheapest order to push the only input through single cores, or through parts made of several."""
+    @property
+    def singles(self) -> list[Members]:
+        return [frozenset([at]) for at in self.cores]
+
+    @property
+    def tapped(self) -> list[Members]:
+        """The cores with taps as one part, which makes one convolution of theirs; the others single. Or nothing."""
+        taps = frozenset(at for at in self.cores if self._labels[at] & self._taps)
+        if len(taps) < 2 or taps not in self._known:
+            return []
+        return [taps, *(part for part in self.singles if not part & taps)]
+
+    def spine(self, parts: Sequence[Members]) -> Tree:
+        """The cheapest order to push the only input through some of these parts, which are cores or made of several."""
         start = self.network.inputs[0]
         whole = frozenset(self.cores)
-        parts = [part for part in self.subsets if not singles or len(part) == 1]
         reached: dict[Members, tuple[float, Tree]] = {frozenset(): (0.0, start)}
         layers: list[dict[Members, tuple[float, Tree]]] = [{} for _ in range(len(whole) + 1)]
         layers[0] = reached
