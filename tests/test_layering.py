@@ -98,6 +98,7 @@ bench.*
 bench
 bench.__main__
 cli.plans
+cli.experiments
 cli.bench
 cli.models
 cli
@@ -106,7 +107,7 @@ __main__
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models"},
+    "click": {"cli.experiments", "cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
     "cotengra": {"plan.*"},

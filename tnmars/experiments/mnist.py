@@ -30,7 +30,7 @@ SELECTORS: dict[str, Selector | None] = {
     "tt-20": None,
 }
 VARIANTS = ("soft", "hard", "tt-20", "dense")
-PAPER = {
+PAPER: dict[str, dict[str, Any]] = {
     "dense": {"compression": 1.0, "accuracy": 98.2},
     "tt-20": {"compression": 18.0, "accuracy": 97.7},
     "soft": {"compression": 141.0, "accuracy": 98.2, "ensemble": 98.9},

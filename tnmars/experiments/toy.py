@@ -30,7 +30,7 @@ COUNT, INSIDE, CLASSES, RANK, TESTED = 10_000, 128, 32, 32, 10_000
 ALPHAS = {8: -4.0, 12: -3.5, 16: -3.0}
 """The paper's mean of the first logits for each rank of the teacher: the rank is put in through it."""
 VARIANTS = tuple(f"{way}-{rank}" for rank in ALPHAS for way in ("mars", "dense"))
-PAPER = {
+PAPER: dict[str, dict[str, Any]] = {
     "mars-8": {"rank": 8.4, "accuracy": 91.8},
     "mars-12": {"rank": 12.6, "accuracy": 89.5},
     "mars-16": {"rank": 18.0, "accuracy": 85.4},

@@ -60,7 +60,7 @@ WAYS = {
     "direct": Way(None, rank=PLANTED),
 }
 VARIANTS = tuple(WAYS)
-PAPER = {
+PAPER: dict[str, dict[str, Any]] = {
     "paper": {"ranks": [4.7, 4.4, 4.6, 4.2], "log_likelihood": -0.027},
     "direct": {"log_likelihood": -0.15},
 }

@@ -1,0 +1,51 @@
+"""`reproduce`: the paper's experiments. It imports torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tnmars.cli.graphs import JSON
+from tnmars.errors import TnmarsError
+
+NAMES = ("toy", "tucker", "mnist-2fc")
+
+
+@click.command()
+@click.argument("name", type=click.Choice(NAMES))
+@click.option("--variants", default="", help="Only these, by commas [default: all].")
+@click.option("--seeds", "text", default="0-9", show_default=True, help="Such as 0-9 or 0,3,5-7.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs side by side, a thread each."
+)
+@click.option(
+    "--data", type=click.Path(file_okay=False), help="Where data sets are [default: $TNMARS_DATA, or a cache]."
+)
+@click.option("--out", type=click.Path(file_okay=False), help="Where runs go [default: build/reproduce/NAME].")
+@click.option("--epochs", type=click.IntRange(1), help="Fewer than the experiment has, to try it.")
+@click.option("--resume", is_flag=True, help="Go on from checkpoints; without it a run that is not done begins anew.")
+@JSON
+def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **asked: str | int | None) -> None:
+    """Run one of the paper's experiments and show its row beside ours. Runs that are done are not done again."""
+    from tnmars.experiments.catalog import EXPERIMENTS
+    from tnmars.experiments.jobs import planned, run_all, seeds
+    from tnmars.experiments.results import collected, page
+
+    experiment = EXPERIMENTS[name]
+    wanted = [variant.strip() for variant in variants.split(",") if variant.strip()] or list(experiment.variants)
+    unknown = [variant for variant in wanted if variant not in experiment.variants]
+    if unknown:
+        raise TnmarsError(f"'{unknown[0]}' is no variant of {name}; variants: {', '.join(experiment.variants)}.")
+    folder = Path(str(asked["out"] or Path("build") / "reproduce" / name))
+    todo = planned(name, wanted, seeds(text), folder, together=experiment.together)
+    more = ["--resume"] if asked["resume"] else []
+    for key in ("data", "epochs"):
+        more += [f"--{key}", str(asked[key])] if asked[key] else []
+    failed = run_all(todo, side_by_side=jobs, more=more)
+    found = collected(name, folder, data=str(asked["data"]) if asked["data"] else None)
+    click.echo(json.dumps(found, indent=1) if as_json else page(found))
+    if failed:
+        names = ", ".join(f"{job.variant} {','.join(map(str, job.seeds))}" for job in failed)
+        raise TnmarsError(f"these runs did not end: {names}.\n  Their messages are above; --resume goes on.")
