@@ -119,6 +119,7 @@ def _training_step(run: Callable[[], Tensor], trained: Sequence[Tensor]) -> Acti
     with torch.no_grad():
         gradient = torch.ones_like(run())
 
+    @torch.enable_grad()
     def action() -> None:
         for value in trained:
             value.grad = None
