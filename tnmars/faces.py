@@ -59,7 +59,14 @@ def public_sizes(graph: Graph) -> dict[str, Any]:
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer of any kind."""
-    return _FACES[layer.graph.kind](layer, *inputs, **named)
+    found = _FACES[layer.graph.kind](layer, *inputs, **named)
+    return found.to(_autocast_dtype(layer, found)) if torch.is_autocast_enabled(found.device.type) else found
+
+
+def _autocast_dtype(layer: Layer, found: Tensor) -> torch.dtype:
+    """What torch's own layer gives under autocast, whatever the last step of the plan is: entries stay as they are."""
+    is_rows = layer.graph.of_role(Role.LOOKUP) or layer.graph.of_role(Role.FREE)
+    return layer.dtype if is_rows or layer.dtype == torch.float64 else torch.get_autocast_dtype(found.device.type)
 
 
 def _shown(graph: Graph, *roles: Role) -> str:
