@@ -28,6 +28,8 @@ CHUNK = 64
 """For batches from four times this on, plans are also made for a chunk of this size."""
 CHUNKS = (4, 8, 16, 32, 64, 128, 256)
 """Rows of a batch that may be computed at a time, so that what lies between steps stays in caches."""
+HELD = 1 << 24
+"""How many numbers a training step in chunks may keep; more where a dense weight and its gradient have more."""
 MEMORY = 8
 """A plan may hold this many times the size of input, output, cores and dense weight together."""
 
@@ -89,10 +91,10 @@ def candidates(graph: Graph, batch: int, weighing: Weighing, image: int = 32, op
     if graph.inputs or graph.kernel_size:
         return priced
     small = layer_forms(graph, CHUNK, weighing, image, optimizer) if batch >= 4 * CHUNK else []
-    return priced + _chunked([*forms, *small], weighing, batch)
+    return priced + _chunked([*forms, *small], weighing, batch, max(HELD, 2 * count(graph).dense))
 
 
-def _chunked(forms: Sequence[Form], weighing: Weighing, batch: int) -> list[Form]:
+def _chunked(forms: Sequence[Form], weighing: Weighing, batch: int, room: int) -> list[Form]:
     """The forms with the batch in chunks of every size that makes at least two."""
     found: dict[object, Form] = {}
     for form in forms:
@@ -101,8 +103,19 @@ def _chunked(forms: Sequence[Form], weighing: Weighing, batch: int) -> list[Form
                 continue
             sizes = tuple((label, size if label == BATCH else length) for label, length in form.program.sizes)
             cut = replace(form, program=replace(form.program, sizes=sizes), chunk=size)
+            if weighing.grad:
+                cut = replace(cut, keep=_kept_rows(cut, batch, room))
             found.setdefault(cut.program, replace(cut, cost=_price(cut, weighing, batch)))
     return list(found.values())
+
+
+def _kept_rows(form: Form, batch: int, room: int) -> int:
+    """For how many rows there is room to keep what lies between steps until the backward pass; 0 for all."""
+    sizes = dict(form.program.sizes)
+    home = _homes(form.program, sizes)
+    made = [entry for entry in form.program.run if entry.reads and home[entry.out] == entry.out]
+    each = sum(prod(sizes[label] for group in entry.axes for label in group) for entry in made)
+    return 0 if -(-batch // form.chunk) * each <= room else max(1, room // each) * form.chunk
 
 
 def _price(form: Form, weighing: Weighing, batch: int) -> float:

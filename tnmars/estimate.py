@@ -46,6 +46,9 @@ def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool =
     if form.frame.dense:
         each += _dense(form, sizes, model, grad)
     pieces = -(-batch // form.chunk) if form.chunk else 1
+    if grad and form.keep:
+        again = sum(_cost(entry, axes, sizes, model, False) for entry in form.program.run if entry not in still)
+        each += again * max(0.0, 1 - form.keep / max(batch, 1))
     return once + pieces * each + (_joining(form, model, pieces, grad) if pieces > 1 else 0.0)
 
 
@@ -60,10 +63,21 @@ def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
     cost = pieces * model.view_call + model.elementwise(2 * out, out)
     if grad:
         cost += pieces * sum(model.elementwise(3 * numbers(part), 0) for part in form.program.parts)
+        # what the chunks make is kept for the backward pass: small as each may be, together it is new memory
+        made = (numbers(entry.out) for entry in form.program.run if not isinstance(entry, (Receive, Arrange)))
+        kept = model.item * pieces * sum(made)
+        cost += kept / model.fresh_rate if kept > model.fresh_bytes else 0.0
     return cost
 
 
 def _cost(
+    instruction: Instruction, axes: Mapping[Name, Groups], sizes: Mapping[str, int], model: CostModel, grad: bool
+) -> float:
+    cost = _work(instruction, axes, sizes, model, grad)
+    return cost + model.grad_call if grad and instruction.reads else cost
+
+
+def _work(
     instruction: Instruction, axes: Mapping[Name, Groups], sizes: Mapping[str, int], model: CostModel, grad: bool
 ) -> float:
     def extent(group: tuple[str, ...]) -> int:

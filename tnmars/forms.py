@@ -32,6 +32,8 @@ class Form:
     """Estimated seconds, for the batch and the weighing it was made for."""
     chunk: int = 0
     """Rows of the batch that are computed at a time; 0 for all."""
+    keep: int = 0
+    """With chunks, for how many rows a training step keeps what lies between steps; 0 for all. Others make it again."""
 
     @property
     def shipped(self) -> int:

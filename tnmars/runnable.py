@@ -41,6 +41,8 @@ class Code:
     chunk: int = 0
     gates: tuple[str, ...] = ()
     """The bonds whose gates `fold` takes after the cores."""
+    keep: int = 0
+    """With chunks, for how many rows a training step keeps what it makes in between; 0 for all."""
     ready: Callable[..., tuple[Tensor, ...]] | None = None
     """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
 
@@ -50,7 +52,7 @@ class Code:
             parts = self.ready(*parts)
         more = parts if bias is None else (bias, *parts)
         if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
-            return in_chunks(self.run, self.chunk, inputs[0], more)
+            return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
         return self.run(*inputs, *more)
 
 
@@ -69,7 +71,7 @@ def code(form: Form, gated: Graph | None = None) -> Code:
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
     fold, run = _functions(source)
-    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program))
+    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program), form.keep)
     if not form.chunk or not standing(program):
         return made
     later = emit(staged(program), form.frame)

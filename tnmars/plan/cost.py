@@ -55,6 +55,8 @@ class CostModel:
     large_bytes: float = 32e6
     large_rate: float = 2.7e9
     """The same for a very large one, which the C library never keeps."""
+    grad_call: float = 7e-6
+    """What autograd adds to every step, views too, in the two passes together."""
     gather_rate: float = 25e9
     item: int = 4
 
