@@ -75,6 +75,7 @@ bags
 faces
 chunks
 runnable
+scaling
 opening
 module
 tuning
@@ -93,6 +94,7 @@ checkpoint
 cutting
 summaries
 export
+reporting.*
 experiments.*
 bench.*
 bench
@@ -101,13 +103,14 @@ cli.plans
 cli.experiments
 cli.bench
 cli.models
+cli.reports
 cli
 __main__
 """.strip().splitlines()
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli.experiments", "cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models"},
+    "click": {"cli.experiments", "cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models", "cli.reports"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
     "cotengra": {"plan.*"},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter as CountedCalls
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import oracle
@@ -129,16 +131,17 @@ def fetched(layer: tnmars.TNModule, scale: Scale) -> tuple[str, ...]:
 
 
 class Counter(TorchDispatchMode):
-    """Counts the operations that are run."""
+    """Notes the operations that are run, and how many numbers each gives."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: dict[str, int] = {}
+        self.calls: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
         name = function.overloadpacket._qualified_op_name.partition("::")[2]
-        self.calls[name] = self.calls.get(name, 0) + 1
-        return function(*args, **(kwargs or {}))
+        self.calls.append((name, found.numel() if isinstance(found, torch.Tensor) else 0))
+        return found
 
 
 @pytest.mark.parametrize("name", BONDED)
@@ -149,17 +152,56 @@ def test_gates_cost_one_vector_operation_and_one_product_for_each_core(name: str
         inputs = inputs_of(layer.graph, 2)
         with Counter() as counter:
             layer(*inputs)
-        counts.append(counter.calls)
-    plain, gated_ = counts
-    more = {key: gated_.get(key, 0) - plain.get(key, 0) for key in gated_}
-    bonds = len(layer.graph.bonds)
-    scaled = len(homes(layer.graph))
-    assert more["sigmoid"] == 1
-    assert more["clamp"] == 1
-    # each core is scaled once; the gates of one core are multiplied with each other first; one product stretches them
-    assert more["mul"] <= scaled + (bonds - scaled) + 1
+        counts.append(CountedCalls(counter.calls))
+    more = counts[1] - counts[0]
+    gates = sum(bond.size for bond in layer.graph.bonds.values())
+    assert [size for (kind, size), times in more.items() if kind == "sigmoid" for _ in range(times)] == [gates]
+    entries = CountedCalls(prod(layer.graph.cores[core]) for core in homes(layer.graph))
+    products = CountedCalls({size: times for (kind, size), times in more.items() if kind == "mul"})
+    for size, times in products.items():
+        vector = 5 * (size == gates) + (size == 1)  # of all gates at once, and of the temperature
+        assert times <= entries[size] + small_products(layer.graph)[size] + vector, size
     scales = [entry for entry in masked_program(layer).fold if isinstance(entry, Scale)]
-    assert len({name for entry in scales for name in fetched(layer, entry)}) == scaled
+    assert len({core for entry in scales for core in fetched(layer, entry)}) == len(homes(layer.graph))
+
+
+def small_products(graph: Graph) -> CountedCalls:
+    """The sizes of the products of several gates of one core with each other, before they scale it."""
+    found: CountedCalls = CountedCalls()
+    for bonds in homes(graph).values():
+        size = graph.bonds[bonds[0][1]].size
+        for _, bond in bonds[1:]:
+            size *= graph.bonds[bond].size
+            found[size] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", BONDED)
+def test_gates_in_one_operation_are_those_of_the_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs in eager mode against the emitted code with its gates: values and gradients."""
+    layer = compiled(spec(name), batch=2, selector=Mars(temperature=(0.7, 0.7), spread=1.0), dtype=torch.float64)
+    inputs = inputs_of(layer.graph, 2, torch.float64)
+    found = []
+    for way in (True, False):
+        monkeypatch.setattr("tnmars.module.is_plain", lambda way=way: way)
+        answer = layer(*inputs)
+        found.append([answer, *torch.autograd.grad(answer.square().sum(), list(layer.parameters()))])
+    for one, two in zip(*found, strict=True):
+        assert error(one, two) <= 1e-12
+
+
+def test_gradients_of_gradients() -> None:
+    warnings.simplefilter("ignore")  # that the schedule is not stepped
+    layer = lowrank(Mars(temperature=(0.7, 0.7), spread=0.3))
+    x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    values = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(*given_: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, given_[1:], strict=True)), (given_[0],))
+
+    assert torch.autograd.gradcheck(run, (x, *values))
+    assert torch.autograd.gradgradcheck(run, (x, *values))
 
 
 # --- the formulas of the paper ---------------------------------------------------------------------------------------

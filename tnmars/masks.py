@@ -66,12 +66,17 @@ class Masks(nn.Module):
         self.temperature.fill_(temperature)
         self.is_warm.fill_(is_warm)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether gates are drawn now, rather than cut as `prune` would."""
+        return self.training or self.selector.sample_in_eval
+
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
-        if not self.training and not self.selector.sample_in_eval:
+        if not self.is_drawn:
             return tuple(map(self._kept, logits))
         if not torch.compiler.is_compiling():
-            self._watch()
+            self.watch()
         flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
         return torch.split(self.selector.sample(flat, self.noise, self.temperature), list(self.sizes.values()))
 
@@ -95,7 +100,7 @@ class Masks(nn.Module):
             found = found.index_fill(0, self._firsts(), 1.0)
         return found
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Warns once if the same noise is used again and again."""
         self._passes += 1
         if self._passes == PATIENCE and torch.is_grad_enabled():

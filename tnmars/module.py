@@ -21,8 +21,9 @@ from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.masking import homes
 from tnmars.masks import Masks
-from tnmars.opening import WEIGHT, Opening
-from tnmars.runnable import Chosen, Code, Programs, code
+from tnmars.opening import Opening
+from tnmars.runnable import WEIGHT, Chosen, Code, Programs, code
+from tnmars.scaling import is_plain, scaled_cores
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -239,13 +240,18 @@ class TNModule(Shell):
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
-        is_traced = torch.compiler.is_compiling()
-        gates = self.gate_values()
-        if gates and self.open_only and self.training and not is_traced:
-            return self.opening(mode, batch, {name: self.cores.get(name) for name in self.graph.cores}, gates)
-        made = self._weight if mode == WEIGHT else self._pick(self.nominal if is_traced else batch, mode)
-        assert made is not None
-        return made, [*(self.cores.get(name) for name in made.cores), *(gates[name] for name in made.gates)]
+        cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+        gates: dict[str, Tensor] = {}
+        size = self.nominal if torch.compiler.is_compiling() else batch
+        if self.masks is not None and self.masks.is_drawn and is_plain():
+            if self.open_only:
+                return self.opening(mode, batch, cores, self.gate_values())
+            cores = scaled_cores(self.graph, self.masks, self.logits(), cores)
+            made = self.programs.pick(size, mode, scaled=True)
+        else:
+            gates = self.gate_values()
+            made = self.programs.pick(size, mode)
+        return made, [*(cores[name] for name in made.cores), *(gates[name] for name in made.gates)]
 
     @property
     def _weight(self) -> Code | None:

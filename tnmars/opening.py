@@ -18,7 +18,7 @@ from tnmars.choice import Planner
 from tnmars.forms import Form
 from tnmars.graph import Edge, Graph
 from tnmars.plan.network import groups
-from tnmars.runnable import Code, Programs, code
+from tnmars.runnable import WEIGHT, Code, Programs, code
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 """The sizes that numbers of open slices are rounded up to."""
@@ -26,9 +26,6 @@ MANY = 4
 """With more bonds than this, all are rounded to the same share, for there would be too many programs."""
 MOST = 4096
 """How many programs are kept."""
-
-WEIGHT = "weight"
-"""The mode of the program that makes the dense weight."""
 
 
 class Opening:

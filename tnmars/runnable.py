@@ -25,6 +25,8 @@ from tnmars.masking import masked
 from tnmars.plan.layout import Weighing
 
 MODES = ("train", "infer")
+WEIGHT = "weight"
+"""The mode of the program that makes the dense weight."""
 
 Chosen = tuple[str, int]
 """A mode and the batch that a plan is made for."""
@@ -87,7 +89,7 @@ class Programs:
         self.gated = planner.graph if gated else None
         self._buckets = planner.buckets
         self.plans: dict[Chosen, Form] = dict(plans or {})
-        self._codes: dict[Chosen, Code] = {}
+        self._codes: dict[tuple[str, int, bool], Code] = {}
         self.weight: Code | None = None
         """What makes the dense weight; none where no term is left."""
         if planner.graph.terms:
@@ -108,10 +110,14 @@ class Programs:
             self.plans[key] = self.planner.plan(*key)
         return self.plans[key]
 
-    def pick(self, batch: int, mode: str) -> Code:
-        """The code for a batch."""
-        key = (mode, self.bucket(batch))
+    def pick(self, batch: int, mode: str, *, scaled: bool = False) -> Code:
+        """The code for a batch, or for the dense weight; without gates where the cores are scaled already."""
+        if mode == WEIGHT and not scaled:
+            assert self.weight is not None
+            return self.weight
+        key = (mode, 0 if mode == WEIGHT else self.bucket(batch), scaled)
         found = self._codes.get(key)
         if found is None:
-            found = self._codes[key] = code(self.plan(*key), self.gated)
+            form = self.weight_form if mode == WEIGHT else self.plan(mode, batch)
+            found = self._codes[key] = code(form, None if scaled else self.gated)
         return found

@@ -41,7 +41,15 @@ class Selector(ABC):
 
     @abstractmethod
     def sample(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        """Gates in [0, 1] for given noise, differentiable in the logits."""
+        """Gates in [0, 1] for given noise, entry by entry, differentiable in the logits."""
+
+    def sample_and_slope(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """The same gates, and the derivative of each by its logit; a selector may know a faster way than autograd."""
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            gates = self.sample(leaf, noise, temperature)
+            (slope,) = torch.autograd.grad(gates.sum(), leaf)
+        return gates.detach(), slope
 
     @abstractmethod
     def probability(self, logits: Tensor) -> Tensor:
