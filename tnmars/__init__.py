@@ -14,6 +14,7 @@ _HOME = {
     "ShutSlices": "dropping",
     "CheckpointError": "errors",
     "summary": "summaries",
+    "report": "reporting",
     "load_checkpoint": "checkpoint",
     "save_checkpoint": "checkpoint",
     "load_into": "store",
@@ -103,6 +104,7 @@ __all__ = [
     "penalty",
     "prune",
     "prune_",
+    "report",
     "save",
     "save_checkpoint",
     "save_spec",
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
     from tnmars.objective import expected, param_groups, penalty
     from tnmars.plan.cost import CostModel
     from tnmars.pruning import keep, prune, prune_
+    from tnmars.reporting import report
     from tnmars.schedule import MaskSchedule
     from tnmars.select import Fixed, GaussianGates, Mars, Selector
     from tnmars.spec import dump, load, loads, save_spec

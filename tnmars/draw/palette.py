@@ -56,10 +56,15 @@ _RULES = (
 
 def style() -> str:
     """The style element: fonts, strokes and the colours of both themes."""
+    return f"<style>\n{rules()}\n</style>"
+
+
+def rules(dark_on: str = "(prefers-color-scheme:dark)") -> str:
+    """The style sheet, with the media on which the colours are those of a dark page."""
     light = [_rule(names, f"{what}:{day}") for names, what, day, _ in _COLOURS]
     dark = [_rule(names, f"{what}:{night}") for names, what, _, night in _COLOURS]
     plain = [_rule(names, text) for names, text in _RULES]
-    return "<style>\n" + "\n".join([*plain, *light, "@media (prefers-color-scheme:dark){", *dark, "}"]) + "\n</style>"
+    return "\n".join([*plain, *light, f"@media {dark_on}{{", *dark, "}"])
 
 
 def _rule(names: str, text: str) -> str:

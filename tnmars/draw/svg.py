@@ -11,6 +11,7 @@ from html import escape
 from math import ceil, log2, prod
 
 from tnmars.draw.labels import CORE_FONT, DOT_RADIUS, LABEL_FONT, LONGEST_NAME, Label
+from tnmars.draw.look import SCALE, Look
 from tnmars.draw.palette import style
 from tnmars.draw.scene import Scene, scene
 from tnmars.draw.text import shorten, signature, text_width
@@ -21,8 +22,10 @@ from tnmars.kinds import MODE_ROLES
 _MARGIN, _GUTTER, _TITLE_HIGH, _CAPTION_HIGH, _LEGEND_HIGH, _MOST_IN_A_ROW = 20, 44, 34, 26, 30, 3
 
 
-def svg(graph: Graph) -> str:
+def svg(graph: Graph, look: Look | None = None) -> str:
     """The drawing of a graph as the text of an SVG file: a panel for each term, a title, and a legend of the roles.
+
+    With a look it is a part of a page, which has the title and the style sheet.
 
     >>> from tnmars.graph import Core, Edge, Role
     >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
@@ -31,6 +34,8 @@ def svg(graph: Graph) -> str:
     >>> picture.startswith("<svg "), 'data-bond="r"' in picture
     (True, True)
     """
+    if look is not None:
+        return _part(graph, look)
     panels, wide, high = _panels(graph)
     title = graph.name, signature(graph)
     legend, legend_wide = _legend(graph, high)
@@ -50,11 +55,26 @@ def svg(graph: Graph) -> str:
     )
 
 
-def _panels(graph: Graph) -> tuple[list[str], int, int]:
-    """The drawings of the terms in rows, and the width and height that they take with the title."""
+def _part(graph: Graph, look: Look) -> str:
+    """The drawing as a part of a page."""
+    panels, wide, high = _panels(graph, look)
+    legend, legend_wide = _legend(graph, high)
+    high += _LEGEND_HIGH if legend else 0
+    wide = max(wide, legend_wide + _MARGIN)
+    name = escape(": ".join(filter(None, (graph.name, signature(graph)))))
+    body = "\n".join(filter(None, (*panels, legend)))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="tnmars" viewBox="0 0 {wide} {high}" '
+        f'width="{round(SCALE * wide)}" height="{round(SCALE * high)}" role="group" aria-label="{name}">\n'
+        f"{body}\n</svg>\n"
+    )
+
+
+def _panels(graph: Graph, look: Look | None = None) -> tuple[list[str], int, int]:
+    """The drawings of the terms in rows, and the width and height that they take with the title, if there is one."""
     found: list[str] = []
     several = len(graph.terms) > 1
-    top, widest = _TITLE_HIGH + 10, 0
+    top, widest = 12 if look else _TITLE_HIGH + 10, 0
     if not graph.terms:
         found.append(_text(_MARGIN, top + 24, "kind", "no terms: the weight is zero"))
         return found, 240, top + 50
@@ -73,14 +93,16 @@ def _panels(graph: Graph) -> tuple[list[str], int, int]:
             if several:
                 found.append(_text(left + wide // 2, top + 14, "term", shorten(term.name, 2 * LONGEST_NAME)))
             shift = left - x0 + (wide - (x1 - x0)) // 2, body - y0 + (row_high - (y1 - y0)) // 2
-            found.append("\n".join([f'<g data-term="{term.name}">', *_term(graph, term, drawn, *shift), "</g>"]))
+            gone = ' class="gone"' if look and term.name in look.gone_terms else ""
+            body_of = _term(graph, term, drawn, *shift, look)
+            found.append("\n".join([f'<g{gone} data-term="{term.name}">', *body_of, "</g>"]))
             left += wide + _GUTTER
         widest = max(widest, left - _GUTTER + _MARGIN)
         top = body + row_high + _MARGIN
     return found, widest, top
 
 
-def _term(graph: Graph, term: Term, drawn: Scene, dx: int, dy: int) -> Iterator[str]:
+def _term(graph: Graph, term: Term, drawn: Scene, dx: int, dy: int, look: Look | None) -> Iterator[str]:
     """The elements of a term, from back to front: lines, legs, dots, cores, labels."""
     sizes, ends = graph.sizes(term), term.ends()
     paths: dict[str, str] = {}
@@ -95,6 +117,11 @@ def _term(graph: Graph, term: Term, drawn: Scene, dx: int, dy: int) -> Iterator[
         if bond.name in drawn.dots:
             x, y = drawn.dots[bond.name]
             dot = f'<circle class="dot" cx="{x + dx}" cy="{y + dy}" r="{DOT_RADIUS}"/>'
+        if look is not None:
+            place = (term.name, bond.name)
+            tip = look.tip(place, bond.size, ends[bond.name])
+            yield look.bond(place, bond.size, ends[bond.name], paths[bond.name], dot, tip)
+            continue
         yield (
             f'<g data-bond="{bond.name}" data-size="{bond.size}"><title>{tip}</title>'
             f'<path class="bond" stroke-width="{_thick(bond.size)}"{dash} d="{paths[bond.name]}"/>{dot}</g>'
@@ -122,7 +149,11 @@ def _term(graph: Graph, term: Term, drawn: Scene, dx: int, dy: int) -> Iterator[
             f"{_text(box.x + dx, box.y + dy + CORE_FONT // 3 + 1, 'name', shorten(core.name, LONGEST_NAME))}</g>"
         )
     for name, label in drawn.labels.items():
-        yield f'<g data-bond="{name}">{_edge(label, "label", dx, dy)}</g>'
+        key = f'data-key="{term.name}.{name}" ' if look else ""
+        gone = ' class="gone"' if look and (term.name, name) in look.gone else ""
+        strokes = [stroke for stroke in drawn.strokes if stroke.bond == name] if look else []
+        right, down = look.away((label.box.x, label.box.y), strokes) if look else (0, 0)
+        yield f'<g{gone} {key}data-bond="{name}">{_edge(label, "label", dx + right, dy + down)}</g>'
 
 
 def _thick(size: int) -> float:

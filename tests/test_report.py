@@ -1,0 +1,504 @@
+"""The report: its value against counts and plans, its page as one file, and the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tnmars
+from tnmars import cli
+from tnmars.draw.look import Look
+from tnmars.measure import measure, total
+from tnmars.reporting import Report, collect, page
+from tnmars.reporting.charts import Line, chart
+from tnmars.reporting.gates import threshold
+from tnmars.reporting.history import read_history
+from tnmars.reporting.timing import in_turns
+from tnmars.reporting.traces import looks
+from tnmars.reporting.value import Bond
+
+Printed = pytest.CaptureFixture[str]
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+SPECS = Path(__file__).parent.parent / "specs"
+EVIL = "<script>alert(1)</script>"
+TT = tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)
+BTD = tnmars.families.btd("linear", inputs=(4, 3), outputs=(2, 3), rank=3, terms=2)
+
+
+def gated(graph: tnmars.Graph, keep: dict[str, int], **settings: object) -> tnmars.TNModule:
+    """A layer whose gates keep the first so many slices of each bond, and none of what is not named."""
+    layer = tnmars.compile(graph, selector=tnmars.Mars(**settings), batch=16)
+    with torch.no_grad():
+        for name, logits in zip(graph.bonds, layer.logits(), strict=True):
+            logits.copy_(torch.where(torch.arange(logits.numel()) < keep.get(name, 0), 2.0, -2.0))
+    return layer
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.ModuleDict:
+    torch.manual_seed(0)
+    named = tnmars.loads(tnmars.dump(TT).replace("kind:", f'name: "{EVIL}"\nkind:', 1))
+    first = gated(named, {"r1": 3, "r2": 1})
+    second = gated(BTD, {name: 2 for name in BTD.bonds if name.startswith("t1.")}, min_keep=0)
+    return nn.ModuleDict({"fc1": first, "fc2": second, "norm": nn.BatchNorm1d(24), "head": nn.Linear(6, 2)})
+
+
+@pytest.fixture(scope="module")
+def history(model: nn.ModuleDict) -> list[dict[str, object]]:
+    ranks = {name: [bond.size for bond in model[name].graph.bonds.values()] for name in ("fc1", "fc2")}
+    return [
+        {"epoch": at, "loss": 3.0 / (at + 1), "accuracy": 90.0 + at, "temperature": 0.1, "ranks": ranks, "lr": 1e-3**at}
+        for at in range(4)
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(model: nn.ModuleDict, history: list[dict[str, object]]) -> Report:
+    return collect(model, tnmars.prune(model), history=history, measure=False)
+
+
+# --- the value -------------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_models(model: nn.ModuleDict, found: Report) -> None:
+    small = tnmars.prune(model)
+    for side, given in (("before", model), ("after", small)):
+        summary = tnmars.summary(given)
+        assert getattr(found, side) == summary.count
+        for layer in found.layers:
+            held = given[layer.name]
+            numbers = getattr(layer, side)
+            assert numbers.count == tnmars.count(held.graph)
+            bias = 0 if held.bias is None else held.bias.numel()
+            assert numbers.bytes == 4 * (sum(core.numel() for core in held.cores.parameters()) + bias)
+            assert numbers.explained.macs == total(measure(held.plan("infer", 16))).macs
+            assert numbers.seconds is None
+    assert [layer.batch for layer in found.layers] == [16, 16]
+    assert [layer.dense_macs for layer in found.layers] == [16 * 24 * 24, 16 * 12 * 6]
+    assert [layer.dense_bytes for layer in found.layers] == [4 * (24 * 24 + 24), 4 * (12 * 6 + 6)]
+
+
+def test_bonds_have_their_sizes_and_gates(model: nn.ModuleDict, found: Report) -> None:
+    r1, r2 = found.layers[0].bonds
+    assert (r1.shown, r1.ends, r1.before, r1.kept, r1.after, r1.fate) == ("r1", ("G1", "G2"), 5, 3, 3, "cut")
+    assert (r2.before, r2.kept, r2.after, r2.fate) == (5, 1, None, "gone")
+    assert r1.probabilities == pytest.approx(torch.sigmoid(model["fc1"].gates.get("r1")).tolist())
+    assert r1.is_kept == (True, True, True, False, False)
+    assert r1.useful == tnmars.summary(model).layers[0].bonds[0].useful
+    fates = {bond.shown: bond.fate for bond in found.layers[1].bonds}
+    assert {fate for name, fate in fates.items() if name.startswith("t1.")} == {"cut", "merged"}
+    assert {bond.merged_into for bond in found.layers[1].bonds} == {"", "G"}
+    assert {fate for name, fate in fates.items() if name.startswith("t2.")} == {"gone"}
+    assert found.layers[0].threshold == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (tnmars.Mars(threshold=-2.0, min_keep=3), torch.sigmoid(torch.tensor(-2.0)).item()),
+        (tnmars.GaussianGates(deviation=0.7), 0.5),
+        (tnmars.Fixed(), None),
+        (None, None),
+    ],
+)
+def test_the_threshold_is_found_by_asking_the_selector(selector: object, expected: float | None) -> None:
+    assert threshold(selector) == pytest.approx(expected)
+
+
+def test_a_rule_that_no_one_number_decides_has_no_threshold() -> None:
+    class Odd(tnmars.Mars):
+        def keep(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.abs() < 1.0
+
+    assert threshold(Odd()) is None
+
+
+def test_a_report_of_files_is_that_of_the_models(model: nn.ModuleDict, found: Report, tmp_path: Path) -> None:
+    tnmars.save(model, tmp_path / "a")
+    tnmars.save(tnmars.prune(model), tmp_path / "b")
+    read = collect(tmp_path / "a", str(tmp_path / "b"), measure=False)
+    assert read.as_json()["layers"] == found.as_json()["layers"]
+    assert (read.before, read.after) == (found.before, found.after)
+    assert read.history == ()
+
+
+def test_a_checkpoint_brings_its_history(
+    model: nn.ModuleDict, history: list[dict[str, object]], tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    tnmars.save_checkpoint(tmp_path / "run", model, optimizer, extra={"history": history})
+    assert list(collect(tmp_path / "run", tnmars.prune(model), measure=False).history) == history
+
+
+def test_nothing_is_changed(model: nn.ModuleDict) -> None:
+    small = tnmars.prune(model)
+    states = [{key: value.clone() for key, value in given.state_dict().items()} for given in (model, small)]
+    state = torch.get_rng_state()
+    model.train()
+    small.eval()
+    collect(model, small, batch=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model["fc1"].training
+    assert not small["fc1"].training
+    for given, before in zip((model, small), states, strict=True):
+        assert all(torch.equal(value, before[key]) for key, value in given.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "spec", ["tt_linear", "cp_conv", "tt_embedding", "tucker_tensor", "bag_embedding", "bilinear_pooling"]
+)
+def test_every_kind_is_measured(spec: str) -> None:
+    layer = tnmars.compile(SPECS / f"{spec}.yaml", selector=tnmars.Mars(spread=1.0), batch=4, image=8)
+    seen = collect(layer, tnmars.prune(layer))
+    (only,) = seen.layers
+    assert only.before.seconds > 0.0
+    assert only.after.seconds > 0.0
+    assert (only.dense_seconds is None) == (only.after.graph.kind == "map")
+    assert "Measured in this process" in page(seen)
+
+
+def test_turns_are_cut_short_for_slow_actions() -> None:
+    calls: list[int] = []
+    in_turns([lambda: calls.append(0), lambda: calls.append(1)], budget=0.0)
+    assert calls == [0, 1]
+
+
+def test_models_with_nothing_in_common(model: nn.ModuleDict) -> None:
+    with pytest.raises(tnmars.TnmarsError) as error:
+        collect(model, nn.Linear(2, 2))
+    assert str(error.value) == (
+        "the two models have no compiled layer of the same name, so there is nothing to compare.\n"
+        "  Before: fc1, fc2. After: none."
+    )
+    with pytest.raises(tnmars.TnmarsError, match="a dict is no model"):
+        collect({}, model)  # type: ignore[arg-type]
+    with pytest.raises(tnmars.TnmarsError, match="batch is 0"):
+        collect(model, model, batch=0)
+    with pytest.raises(tnmars.TnmarsError, match="the history is not a list of tables"):
+        collect(model, model, history=[3], measure=False)  # type: ignore[list-item]
+
+
+def test_layers_of_one_model_alone_are_told(model: nn.ModuleDict) -> None:
+    small = nn.ModuleDict({"fc1": tnmars.prune(model)["fc1"]})
+    assert collect(model, small, measure=False).notes == ("compiled only before, and so not shown: fc2",)
+
+
+# --- traces of what is gone ------------------------------------------------------------------------------------------
+
+
+def test_bonds_that_are_gone_are_put_back_for_the_drawing() -> None:
+    small = tnmars.prune(gated(TT, {"r1": 3, "r2": 1})).graph
+    (_, first), (shown, look) = looks(TT, small)
+    assert first == Look(5)
+    assert look.gone == {("main", "r2")}
+    assert {name: bond.size for name, bond in shown.bonds.items()} == {"r1": 3, "r2": 1}
+    assert look.was == {("main", "r1"): 5, ("main", "r2"): 5}
+
+
+def test_merged_cores_are_found_again() -> None:
+    a, b, c = (tnmars.Core(*given) for given in (("A", ("i", "r")), ("B", ("r", "s")), ("C", ("s", "t", "o"))))
+    d = tnmars.Core("D", ("t", "p"))
+    modes = [tnmars.Edge("i", 4, "in"), tnmars.Edge("o", 4, "out"), tnmars.Edge("p", 4, "out")]
+    bonds = [tnmars.Edge(name, 4) for name in "rst"]
+    before = tnmars.Graph("linear", tuple(modes), (tnmars.Term("main", tuple(bonds), (a, b, c, d)),))
+    merged = tnmars.Core("A", ("i", "s")), tnmars.Core("C", ("s", "o")), tnmars.Core("D", ("p",))
+    after = before.with_terms([tnmars.Term("main", (tnmars.Edge("s", 2),), merged)])
+    _, (shown, look) = looks(before, after)
+    assert look.gone == {("main", "t")}  # r lies within A now
+    assert shown.terms[0].ends()["t"] == ("C", "D")
+
+
+def test_graphs_that_do_not_belong_together_are_drawn_as_they_are() -> None:
+    _, (shown, look) = looks(TT, BTD)
+    assert shown == BTD
+    assert look.gone == frozenset()
+
+
+def test_width_grows_with_rank() -> None:
+    widths = [Look(64).width(size) for size in (1, 2, 16, 64)]
+    assert widths == sorted(set(widths))
+    assert widths[-1] == 12.0
+    assert Look(1).width(1) == Look(500).width(1)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+class Balance(HTMLParser):
+    """Sees that every element is closed, and gathers tags and attributes."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing(found: Report) -> None:
+    text = page(found)
+    read = Balance(text)
+    assert read.open == []
+    links = [
+        attributes[name] for _, attributes in read.seen for name in ("src", "href", "action") if name in attributes
+    ]
+    assert links
+    assert all(link and link.startswith("#layer-") for link in links)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert [tag for tag, _ in read.seen if tag in ("link", "img", "iframe", "object", "embed")] == []
+    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_names_are_escaped(found: Report, model: nn.ModuleDict) -> None:
+    text = page(found)
+    assert EVIL not in text
+    assert "&lt;script&gt;" in text
+    odd = nn.ModuleDict({"a<b": model["fc1"]})
+    strange = collect(odd, tnmars.prune(odd), title=EVIL, history=[{EVIL: 1.0}, {EVIL: 2.0}], measure=False)
+    assert EVIL not in page(strange)
+    assert "a<b" not in page(strange)
+    assert Balance(page(strange)).open == []
+
+
+def test_everything_is_on_the_page(found: Report) -> None:
+    text = page(found)
+    for layer in found.layers:
+        for bond in layer.bonds:
+            assert text.count(f'data-key="{bond.key}"') >= 4
+        assert f"{layer.before.count.cores:,} parameters" in text
+    for part in ("Training", "Ranks over training", "Contraction order", "Weights alone", "Latency was not measured"):
+        assert part in text
+    assert dict(found.versions)["torch"] == str(torch.__version__)
+    assert 'href="#layer-1"' in text
+
+
+def test_without_history_there_is_no_section_of_training(model: nn.ModuleDict) -> None:
+    text = page(collect(model, tnmars.prune(model), measure=False))
+    assert 'id="training"' not in text
+    assert "Ranks over training" not in text
+
+
+@pytest.mark.parametrize("name", ["odd_one_core", "odd_four_ends", "odd_names", "peps_tensor", "odd_unconnected"])
+def test_odd_graphs_have_a_page(name: str) -> None:
+    layer = tnmars.compile(SPECS / f"{name}.yaml", selector=tnmars.Mars(spread=2.0), batch=4)
+    small = tnmars.prune(layer) if layer.masks is not None else layer
+    assert Balance(page(collect(layer, small, measure=False))).open == []
+
+
+def test_a_layer_of_which_nothing_is_left() -> None:
+    layer = gated(TT, {}, min_keep=0)
+    text = page(collect(layer, tnmars.prune(layer)))
+    assert "No term is left" in text
+    assert 'class="gone" data-term="main"' in text
+
+
+def test_a_layer_without_gates_has_none_to_show() -> None:
+    layer = tnmars.compile(TT, batch=16)
+    assert "The layer had no gates before" in page(collect(layer, layer, measure=False))
+
+
+def test_warm_up_is_told() -> None:
+    layer = gated(TT, {"r1": 2, "r2": 2})
+    tnmars.MaskSchedule(layer, total_steps=10, warmup_steps=5)
+    seen = collect(layer, layer, measure=False)
+    assert seen.layers[0].bonds[0].kept == 5
+    assert "Warm-up was still on" in page(seen)
+
+
+def test_many_slices_are_few_elements() -> None:
+    from tnmars.reporting.bars import bars
+
+    chances = tuple(at / 2000 for at in range(2000))
+    drawn = bars(Bond("t", "r", "r", (), 2000, None, 7, "", chances, tuple(c > 0.5 for c in chances)), 0.5)
+    assert drawn.count("<rect") == 0
+    assert drawn.count("<path") == 4
+
+
+def test_charts_hold_odd_values() -> None:
+    for points in ([(0.0, 1.0)], [(0.0, 0.0), (1.0, 0.0)], [(0.0, 1e-9), (1.0, 1e9)], [(5.0, -3.0), (6.0, -3.0)]):
+        drawn = chart([Line("x", tuple(points))], "x")
+        numbers = [float(text) for text in re.findall(r' c?[xy]="([^"]+)"', drawn)]
+        assert all(-20 <= value <= 420 for value in numbers)
+        assert Balance(drawn).open == []
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command(model: nn.ModuleDict, history: list[dict[str, object]], tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save(model, tmp_path / "a")
+    tnmars.save(tnmars.prune(model), tmp_path / "b")
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in history))
+    command = ["report", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "r.html"), "--no-measure"]
+    assert cli.run([*command, "--history", str(tmp_path / "log.jsonl"), "--batch", "3"]) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("fc1: 305 -> ")
+    assert printed.endswith(f"wrote {tmp_path / 'r.html'}\n")
+    assert "batch 3" in (tmp_path / "r.html").read_text()
+    assert cli.run([*command, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert [layer["bonds"]["r1"]["after"] for layer in told["layers"] if layer["name"] == "fc1"] == [3]
+
+
+def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save(model, tmp_path / "a")
+    same = str(tmp_path / "a")
+    assert cli.run(["report", same, same, "-o", same]) == 2
+    assert cli.run(["report", same, str(tmp_path / "none"), "-o", str(tmp_path / "r")]) == 2
+    assert "cannot be read: No such file or directory." in capfd.readouterr().err
+    (tmp_path / "log").write_text("{")
+    assert cli.run(["report", same, same, "-o", str(tmp_path / "r"), "--history", str(tmp_path / "log")]) == 2
+    assert "is not JSON" in capfd.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"epoch": 0}\n{"epoch": 1}\n', '[{"epoch": 0}, {"epoch": 1}]', '{"history": [{"epoch": 0}, {"epoch": 1}]}'],
+)
+def test_a_history_is_read_in_every_form(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    assert list(read_history(tmp_path / "log")) == [{"epoch": 0}, {"epoch": 1}]
+
+
+def test_report_stays_a_function() -> None:
+    import tnmars.reporting
+
+    assert callable(tnmars.report)
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+PROBE = """
+<script>
+const told = {};
+try {
+  const layer = document.getElementById("layer-0");
+  const lit = () => [...layer.querySelectorAll(".lit")].map(part =>
+    part.dataset.core || part.tagName.toLowerCase() + ":" + part.dataset.key).sort();
+  const bond = layer.querySelector(".after g[data-ends][data-key='main.r1']");
+  told.ends = bond.dataset.ends;
+  bond.querySelector(".hit").dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+  told.pointed = lit();
+  document.body.dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+  told.left = lit();
+  const row = layer.querySelector("tr[data-key='main.r2']");
+  row.focus();
+  told.active = document.activeElement === row && row.tabIndex === 0 && bond.tabIndex === 0;
+  row.dispatchEvent(new FocusEvent("focusin", {bubbles: true}));  // a window without focus sends none
+  told.focused = lit();
+  row.dispatchEvent(new FocusEvent("focusout", {bubbles: true}));
+  told.blurred = lit();
+  told.other = document.querySelectorAll("#layer-1 .lit").length;
+  told.wide = document.documentElement.scrollWidth <= innerWidth;
+  told.drawn = [...document.querySelectorAll("svg")].every(part => part.getBoundingClientRect().width > 50);
+  const code = document.getElementById("spec-0");
+  told.spec = code.textContent;
+  document.querySelector("[data-copy]").click();
+  told.loaded = performance.getEntriesByType("resource").length;
+} catch (error) { told.error = String(error); }
+document.title = JSON.stringify(told);
+</script>
+"""
+
+
+def browse(path: Path, folder: Path, *more: str) -> tuple[str, str]:
+    """The page once its scripts have run, and what the browser wrote on its console."""
+    assert BROWSER
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--virtual-time-budget=3000"]
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--v=0", *more]
+    command = [BROWSER, *flags, "--dump-dom", path.as_uri()]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("the browser does not start here")
+    if "</html>" not in done.stdout:
+        pytest.skip(f"the browser does not start here: {done.stderr[-200:]}")
+    return done.stdout, done.stderr
+
+
+def console(log: str) -> list[str]:
+    """What the page itself has complained about."""
+    return [line for line in log.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+@pytest.mark.parametrize("wide", [1400, 500])
+def test_pointing_at_a_bond_lights_it_up(found: Report, tmp_path: Path, wide: int) -> None:
+    text = page(found)
+    policy = re.search(r"script-src '([^']+)'", text)
+    assert policy
+    copy = text.replace(policy[0], "script-src 'unsafe-inline'").replace("</body>", f"{PROBE}</body>")
+    (tmp_path / "copy.html").write_text(copy)
+    dom, log = browse(tmp_path / "copy.html", tmp_path / "profile", f"--window-size={wide},900")
+    title = re.search(r"<title>(.*?)</title>", dom, re.S)
+    assert title
+    told = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    assert "error" not in told
+    assert told["ends"] == "G1 G2"
+    # before and after: the line, its label, both cores; then the bars, the row, the line and name in the chart of ranks
+    line = ["g:main.r1"] * 5
+    assert told["pointed"] == sorted(["G1", "G1", "G2", "G2", *line, "figure:main.r1", "tr:main.r1", "span:main.r1"])
+    assert told["left"] == told["blurred"] == []
+    assert {"G2", "G3", "tr:main.r2", "figure:main.r2"} <= set(told["focused"])
+    assert told["active"]
+    assert told["other"] == 0
+    assert told["wide"]
+    assert told["drawn"]
+    assert told["spec"] == found.layers[0].spec
+    assert told["loaded"] == 0
+    assert console(log) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+def test_the_page_itself_is_quiet_and_asks_for_nothing(found: Report, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(page(found))
+    seen = tmp_path / "net.json"
+    dom, log = browse(tmp_path / "report.html", tmp_path / "profile", f"--log-net-log={seen}")
+    assert console(log) == []
+    assert "alert(1)" in dom
+    assert EVIL not in dom
+    asked = re.findall(r'"url":"([^"]+)"', seen.read_text()) if seen.exists() else []
+    ours = [url for url in asked if not re.search(r"google|gvt1|chromium|chrome", url)]
+    assert [url for url in ours if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+def test_the_console_is_seen(found: Report, tmp_path: Path) -> None:
+    """A test of the test: an error, and a request against the policy, would be noticed."""
+    wrong = "<script>alert(1)</script><img src='https://example.com/x.png'>"
+    (tmp_path / "bad.html").write_text(page(found).replace("</body>", f"{wrong}</body>"))
+    _, log = browse(tmp_path / "bad.html", tmp_path / "profile")
+    assert len(console(log)) >= 2
+
+
+def test_sizes_of_shapes_are_those_of_the_steps(found: Report) -> None:
+    for layer in found.layers:
+        explained = layer.after.explained
+        assert explained
+        assert all(step.written == 4 * prod(step.shape) for step in explained.steps)

@@ -1,0 +1,111 @@
+"""Two models to the value of a report: layers are matched by name, bonds by term and name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tnmars import spec
+from tnmars.counts import Count, total
+from tnmars.counts import count as counted
+from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.explain import explain
+from tnmars.module import TNModule
+from tnmars.reporting.about import settings, versions
+from tnmars.reporting.bonds import bonds
+from tnmars.reporting.gates import threshold
+from tnmars.reporting.history import History, checked
+from tnmars.reporting.sources import Source, opened
+from tnmars.reporting.timing import latencies
+from tnmars.reporting.value import Layer, Report, Side
+
+
+def collect(
+    before: nn.Module | str | Path,
+    after: nn.Module | str | Path,
+    *,
+    title: str | None = None,
+    history: History | None = None,
+    batch: int | None = None,
+    measure: bool = True,
+) -> Report:
+    """The value of a report. Raises `TnmarsError` where the models have no compiled layer in common."""
+    if batch is not None and batch < 1:
+        raise TnmarsError(f"batch is {batch}; it is at least 1.")
+    first, second = opened(before), opened(after)
+    names = [name for name in first.layers if name in second.layers]
+    if not names:
+        raise TnmarsError(_nothing(first, second))
+    found = tuple(_layer(name, first.layers[name], second.layers[name], batch, measure) for name in names)
+    return Report(
+        _title(found) if title is None else title,
+        found,
+        _whole(first),
+        _whole(second),
+        torch.get_num_threads(),
+        measure,
+        checked(first.history if history is None else history),
+        versions(torch.get_num_threads()),
+        tuple(_notes(first, second)),
+    )
+
+
+def _nothing(first: Source, second: Source) -> Problem:
+    text = "the two models have no compiled layer of the same name, so there is nothing to compare."
+    return Problem(text, f"Before: {listing(list(first.layers))}. After: {listing(list(second.layers))}.")
+
+
+def _title(found: Sequence[Layer]) -> str:
+    return f"{len(found)} layers" if len(found) > 1 else found[0].before.graph.name or found[0].title
+
+
+def _whole(model: Source) -> Count:
+    held = total(layer.graph for layer in model.layers.values())
+    return Count(held.cores, held.dense, model.other)
+
+
+def _notes(first: Source, second: Source) -> list[str]:
+    found = []
+    for when, model, rest in (("before", first, second), ("after", second, first)):
+        alone = [name or "layer" for name in model.layers if name not in rest.layers]
+        if alone:
+            found.append(f"compiled only {when}, and so not shown: {listing(alone)}")
+    return found
+
+
+def _layer(name: str, before: TNModule, after: TNModule, batch: int | None, measure: bool) -> Layer:
+    size = batch or after.nominal
+    image = after.planner.image
+    seconds = latencies(before, after, size, image) if measure else (None, None, None)
+    sides = [_side(layer, size, took) for layer, took in ((before, seconds[0]), (after, seconds[1]))]
+    dense = sides[1].count.dense + sides[1].count.other
+    macs = next((side.explained.dense_macs for side in sides if side.explained), 0)
+    return Layer(
+        name,
+        sides[0],
+        sides[1],
+        dense * after._anchor.element_size(),
+        macs or None,
+        seconds[2],
+        tuple(bonds(before, after)),
+        threshold(before.masks.selector) if before.masks is not None else None,
+        before.masks is not None and bool(before.masks.is_warm),
+        size,
+        (image,) * len(after.graph.kernel_size),
+        settings(before, after),
+        spec.dump(after.graph),
+    )
+
+
+def _side(layer: TNModule, batch: int, seconds: float | None) -> Side:
+    held = [*layer.cores.parameters(), *([] if layer.bias is None else [layer.bias])]
+    planner = layer.planner
+    explained = None
+    if layer.graph.terms:
+        form = layer.plan("infer", batch)
+        explained = explain(layer.graph, form, batch, planner.model, image=planner.image)
+    taken = sum(value.numel() * value.element_size() for value in held)
+    return Side(layer.graph, counted(layer.graph), taken, explained, seconds)

@@ -1,0 +1,170 @@
+"""The section of one layer: drawings, bonds and gates, sizes and speed, contraction order, spec and settings."""
+
+from __future__ import annotations
+
+from tnmars.draw.svg import svg
+from tnmars.errors import plural
+from tnmars.explain import Explained, StepRow
+from tnmars.reporting.bars import bars
+from tnmars.reporting.history import History
+from tnmars.reporting.markup import Html, duration, join, number, ratio, row, size, table, tag, text
+from tnmars.reporting.traces import looks
+from tnmars.reporting.training import ranks
+from tnmars.reporting.value import Bond, Layer, Rows, Side
+
+FATES = {"gone": "gone", "cut": "cut", "whole": "as it was", "new": "new", "merged": "merged into "}
+
+
+def layer_section(layer: Layer, at: int, history: History, threads: int) -> Html:
+    """Everything about a layer."""
+    graph = layer.after.graph
+    told = (
+        f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "
+    )
+    told += f"{len(graph.cores)} after"
+    name = f" · {graph.name}" if graph.name and graph.name != layer.title else ""
+    return tag(
+        "section",
+        tag("h2", text(layer.title), tag("small", text(name))),
+        tag("p", text(told), class_="told"),
+        _drawings(layer),
+        _bonds(layer, history),
+        _sizes(layer, threads),
+        _orders(layer),
+        _spec(layer, at),
+        _folded("Settings", settings_table(layer.settings)),
+        id=f"layer-{at}",
+        class_="card layer",
+    )
+
+
+def _drawings(layer: Layer) -> Html:
+    before, after = looks(layer.before.graph, layer.after.graph)
+    found = []
+    for name, side, (graph, look) in (("Before", layer.before, before), ("After", layer.after, after)):
+        head = tag("figcaption", tag("b", text(name)), text(f"{number(side.count.cores)} parameters"))
+        found.append(tag("figure", head, Html(svg(graph, look)), class_=f"graph {name.lower()}"))
+    words = "A line is as wide as the rank of its bond. Behind it, pale, what was cut; dashed, bonds that are gone."
+    return join([tag("div", *found, class_="pair"), tag("p", text(words), class_="hint")])
+
+
+def _bonds(layer: Layer, history: History) -> Html:
+    heads = ["Bond", "joins", "rank before", "of use at most", "gates keep", "rank after", ""]
+    found = [_bond(bond) for bond in layer.bonds]
+    if not found:
+        return tag("p", text("The graph has no bonds."))
+    parts = [tag("h3", text("Bonds and gates")), table(heads, found, "Bonds")]
+    gated = [bond for bond in layer.bonds if bond.probabilities]
+    words = "The layer had no gates before, so there are none to show."
+    if gated:
+        words = "How probable it is that each slice's gate is open, before the cut. Blue slices are kept."
+        if layer.is_warm:
+            words += " Warm-up was still on, which keeps all of them."
+        elif layer.threshold is not None:
+            words += f" The dashed line is the threshold, {layer.threshold:.3g}."
+    parts.append(tag("p", text(words), class_="hint"))
+    figures = [_gates(bond, None if layer.is_warm else layer.threshold) for bond in gated]
+    return join([*parts, tag("div", join([ranks(layer, history), *figures]), class_="gates")])
+
+
+def _bond(bond: Bond) -> Html:
+    now = "–" if bond.after is None else number(bond.after)
+    cells = (", ".join(bond.ends), number(bond.before), number(bond.useful), number(bond.kept), now)
+    fate = tag("span", text(FATES[bond.fate] + bond.merged_into), class_=f"fate {bond.fate}")
+    return row([text(bond.shown), *map(text, cells), fate], data_key=bond.key, tabindex="0")
+
+
+def _gates(bond: Bond, threshold: float | None) -> Html:
+    count = tag("span", text(f"{bond.kept} of {len(bond.probabilities)}"), class_="value")
+    head = tag("figcaption", tag("b", text(bond.shown)), count)
+    return tag("figure", head, bars(bond, threshold), data_key=bond.key, tabindex="0", class_="gate")
+
+
+def conditions(layer: Layer) -> str:
+    """The batch that counts and times are for."""
+    image = f", image {'x'.join(map(str, layer.image))}" if layer.image else ""
+    return f"batch {number(layer.batch)}{image}"
+
+
+def _sizes(layer: Layer, threads: int) -> Html:
+    before, after = layer.before, layer.after
+    heads = ["", "dense", "before", "after", "before / after", "dense / after"]
+
+    def line(name: str, *values: object, shown: tuple[str, ...]) -> Html:
+        dense, first, second = values
+        ratios = ratio(first, second), ratio(dense, second)  # type: ignore[arg-type]
+        return row([text(name), *map(text, (*shown, *ratios))])
+
+    numbers = (after.count.dense, before.count.cores, after.count.cores)
+    taken = (layer.dense_bytes, before.bytes, after.bytes)
+    macs = (layer.dense_macs, before.macs, after.macs)
+    rows = [line("parameters of the weight", *numbers, shown=tuple(map(number, numbers)))]
+    if after.count.other:
+        rows.append(row([text("bias"), *map(text, (*[number(after.count.other)] * 3, "", ""))]))
+    rows.append(line("bytes, bias included", *taken, shown=tuple(map(size, taken))))
+    rows.append(line(f"MACs, {conditions(layer)}", *macs, shown=tuple(map(number, macs))))
+    if before.seconds is not None:
+        times = (layer.dense_seconds, before.seconds, after.seconds)
+        rows.append(line(f"latency, {conditions(layer)}", *times, shown=tuple(map(duration, times))))
+    words = (
+        f"Measured in this process: a pass without gradients, {plural(threads, 'thread')}, the shortest of many, taken "
+        "in turns. Before: with gates, as eval() computes. Dense: torch's own layer."
+        if before.seconds is not None
+        else "Latency was not measured."
+    )
+    return join([tag("h3", text("Size and speed")), table(heads, rows, "Size and speed"), _hint(words)])
+
+
+def _hint(words: str) -> Html:
+    return tag("p", text(words), class_="hint")
+
+
+def _orders(layer: Layer) -> Html:
+    words = f"For {conditions(layer)}, without gradients; bytes are what a step writes, in float32. Steps in italics "
+    words += "depend on cores alone."
+    sides = [_order("Before", layer.before), _order("After", layer.after)]
+    return join([tag("h3", text("Contraction order")), tag("div", *sides, class_="pair"), _hint(words)])
+
+
+def _order(name: str, side: Side) -> Html:
+    if side.explained is None:
+        return tag("div", tag("h4", text(name)), tag("p", text("No term is left: nothing is contracted.")))
+    found = side.explained
+    heads = ["Step", "shape", "MACs", "bytes"]
+    return tag("div", tag("h4", text(f"{name}: {_form(found)}")), table(heads, _steps(found), f"Steps {name.lower()}"))
+
+
+def _form(found: Explained) -> str:
+    return found.form + (f", in chunks of {found.chunk}" if found.chunk else "")
+
+
+def _steps(found: Explained) -> list[Html]:
+    rows = [_step(at, step) for at, step in enumerate(found.steps, 1)]
+    total = [text("total"), text(""), text(number(found.macs)), text(size(found.written))]
+    return [*rows, row(total, class_="total")]
+
+
+def _step(at: int, step: StepRow) -> Html:
+    made, _, summed = step.step.partition("  <- ")
+    words = tag("span", text(f"{at}. {made}"), class_="made")
+    words = Html(words + tag("span", text(f"← {summed}"), class_="summed")) if summed else words
+    work = number(step.macs) if step.macs else f"{number(step.elementwise)} ops" if step.elementwise else "–"
+    cells = [words, *map(text, ("×".join(map(str, step.shape)) or "1", work, size(step.written)))]
+    return row(cells, class_="folded") if step.folded else row(cells)
+
+
+def _spec(layer: Layer, at: int) -> Html:
+    button = tag("button", text("Copy"), type="button", class_="copy", data_copy=f"spec-{at}")
+    head = tag("div", tag("h3", text("The pruned spec")), button, class_="bar")
+    block = tag("pre", tag("code", text(layer.spec), id=f"spec-{at}"), tabindex="0")
+    return join([head, block])
+
+
+def _folded(title: str, inner: Html) -> Html:
+    return tag("details", tag("summary", text(title)), inner)
+
+
+def settings_table(rows: Rows) -> Html:
+    """Names and values."""
+    found = [tag("div", tag("dt", text(name)), tag("dd", text(value))) for name, value in rows]
+    return tag("dl", join(found), class_="settings")

@@ -1,0 +1,68 @@
+"""A model for a report: one in memory, or one in a file of `save` or `save_checkpoint`, without the user's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from tnmars.container import read
+from tnmars.cutting import built
+from tnmars.errors import Problem, TnmarsError
+from tnmars.jsonable import decode
+from tnmars.module import TNModule, layers
+from tnmars.store import stored
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""What torch's layers call tensors that are no parameters; in a file nothing else tells them apart."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a report needs of a model."""
+
+    layers: Mapping[str, TNModule]
+    other: int
+    """How many parameters are no cores and no logits of gates: biases, and layers that are not compiled."""
+    history: Sequence[Mapping[str, Any]] = ()
+    """What a checkpoint of the training loop tells of each epoch."""
+
+
+def opened(model: object) -> Source:
+    """A model, or what the file at a path holds of one. Raises `TnmarsError` where it is neither."""
+    if isinstance(model, nn.Module):
+        held = dict(layers(model))
+        return Source(held, _other(model.parameters(), held.values()))
+    if not isinstance(model, (str, Path)):
+        fix = "Give an nn.Module, or the path of a file of tnmars.save or tnmars.save_checkpoint."
+        raise TnmarsError(Problem(f"a {type(model).__name__} is no model.", fix))
+    return _from_file(model)
+
+
+def _other(values: Iterable[Tensor], held: Iterable[TNModule]) -> int:
+    known = {id(value) for layer in held for value in (*layer.cores.parameters(), *layer.logits())}
+    return sum(value.numel() for value in values if id(value) not in known)
+
+
+def _from_file(path: str | Path) -> Source:
+    held = read(path)
+    model = stored(held)
+    found = {entry["names"][0]: built(model, entry) for entry in model.layers}
+    prefixes = tuple(f"{name}." if name else "" for entry in model.layers for name in entry["names"])
+    rest = {id(value): value for name, value in model.tensors.items() if _counts(name, value, prefixes)}
+    biases = sum(layer.bias.numel() for layer in found.values() if layer.bias is not None)
+    return Source(found, biases + sum(value.numel() for value in rest.values()), _history(held.header))
+
+
+def _counts(name: str, value: Tensor, prefixes: tuple[str, ...]) -> bool:
+    is_statistic = name.rpartition(".")[2] in STATISTICS
+    return not name.startswith(prefixes) and value.is_floating_point() and not is_statistic
+
+
+def _history(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    extra = decode(header["extra"]) if header.get("extra") is not None else None
+    found = extra.get("history") if isinstance(extra, Mapping) else None
+    return found if isinstance(found, (list, tuple)) else ()

@@ -1,0 +1,84 @@
+"""The section about training: one chart for each figure of the history, and the ranks of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tnmars.reporting.charts import Line, Point, chart
+from tnmars.reporting.history import History, is_number
+from tnmars.reporting.markup import Html, join, tag, text
+from tnmars.reporting.value import Layer
+
+AXES = ("epoch", "step")
+"""What may stand below a chart: the first that every entry has."""
+TITLES = {
+    "loss": "Loss",
+    "accuracy": "Accuracy",
+    "expected_parameters": "Expected parameters of the cores",
+    "temperature": "Temperature of the gates",
+}
+"""The figures that come first."""
+
+
+def training(history: History) -> Html:
+    """Charts of all figures but the ranks; nothing where there are none."""
+    names = [name for name in TITLES if _figures(history, name)]
+    more = dict.fromkeys(key for entry in history for key in entry if key not in (*TITLES, *AXES, "ranks"))
+    names += [name for name in more if _figures(history, name)]
+    found = [_figure(history, name) for name in names]
+    if not found:
+        return Html("")
+    intro = tag("p", text("Accuracy and other judgements are of the model as pruning would leave it at that moment."))
+    grid = tag("div", join(found), class_="charts")
+    return tag("section", tag("h2", text("Training")), intro, grid, id="training", class_="card")
+
+
+def _figure(history: History, name: str) -> Html:
+    title = TITLES.get(name, name.replace("_", " "))
+    points = _figures(history, name)
+    head = tag("figcaption", tag("b", text(title)), tag("span", text(f"{points[-1][1]:,.5g}"), class_="value"))
+    return tag("figure", head, chart([Line(title, points)], title, x_name=_axis(history)))
+
+
+def _figures(history: History, name: str) -> tuple[Point, ...]:
+    return tuple(
+        (_at(history, at), float(entry[name])) for at, entry in enumerate(history) if is_number(entry.get(name))
+    )
+
+
+def _axis(history: History) -> str:
+    return next((name for name in AXES if all(is_number(entry.get(name)) for entry in history)), "record")
+
+
+def _at(history: History, at: int) -> float:
+    name = _axis(history)
+    return float(history[at][name]) if name in AXES else float(at)
+
+
+def ranks(layer: Layer, history: History) -> Html:
+    """How many slices of each bond were kept over training; nothing where the history does not tell."""
+    found = [(_at(history, at), _ranks(entry, layer)) for at, entry in enumerate(history)]
+    told = [(x, sizes) for x, sizes in found if sizes]
+    bonds = [bond for bond in layer.bonds if bond.before is not None]
+    if not told or not bonds:
+        return Html("")
+    lines = [
+        Line(bond.shown, tuple((x, float(sizes[at])) for x, sizes in told), bond.key) for at, bond in enumerate(bonds)
+    ]
+    names = [
+        tag("span", text(bond.shown), class_=f"chip c{at % 8}", data_key=bond.key, tabindex="0")
+        for at, bond in enumerate(bonds)
+    ]
+    drawn = chart(lines, "ranks over training", steps=True, x_name=_axis(history), from_zero=True)
+    legend = tag("div", join(names), class_="chips")
+    return tag("figure", tag("figcaption", tag("b", text("Ranks over training"))), drawn, legend, class_="ranks")
+
+
+def _ranks(entry: Mapping[str, Any], layer: Layer) -> Sequence[int]:
+    """The sizes of a layer's bonds in an entry; nothing where they are not those of its graph before."""
+    known = entry.get("ranks")
+    sizes = known.get(layer.name) if isinstance(known, Mapping) else None
+    count = sum(bond.before is not None for bond in layer.bonds)
+    fits = isinstance(sizes, (list, tuple)) and len(sizes) == count and all(map(is_number, sizes))
+    return sizes if fits and sizes is not None else ()

@@ -1,0 +1,158 @@
+"""The report as a value: two models side by side, layer by layer and bond by bond. No markup is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from tnmars.counts import Count
+from tnmars.explain import Explained
+from tnmars.graph import Graph
+
+Rows = tuple[tuple[str, str], ...]
+"""Names and what they are set to."""
+
+
+@dataclass(frozen=True)
+class Bond:
+    """A bond before and after, and its gates before."""
+
+    term: str
+    name: str
+    shown: str
+    """The name among those of all terms before."""
+    ends: tuple[str, ...]
+    before: int | None
+    useful: int | None
+    """The largest size of use before."""
+    after: int | None
+    """None where it is gone: it kept one slice, or its cores were merged, or its term is gone."""
+    merged_into: str = ""
+    """The core that all its ends are part of now."""
+    probabilities: tuple[float, ...] = ()
+    """How probable it is that each gate is open; none where there are no gates."""
+    is_kept: tuple[bool, ...] = ()
+    """Which slices the gates keep."""
+
+    @property
+    def key(self) -> str:
+        """What names the bond in a page."""
+        return f"{self.term}.{self.name}"
+
+    @property
+    def kept(self) -> int | None:
+        """How many slices the gates keep."""
+        return sum(self.is_kept) if self.probabilities else None
+
+    @property
+    def fate(self) -> str:
+        """What became of it: `new`, `merged`, `gone`, `cut` or `whole`."""
+        if self.before is None:
+            return "new"
+        if self.after is None:
+            return "merged" if self.merged_into else "gone"
+        return "cut" if self.after < self.before else "whole"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A layer at one time."""
+
+    graph: Graph
+    count: Count
+    bytes: int
+    """Of its cores and its bias."""
+    explained: Explained | None
+    """How it is contracted; none where no term is left."""
+    seconds: float | None
+    """Of a pass without gradients; none where it was not measured."""
+
+    @property
+    def macs(self) -> int:
+        return self.explained.macs if self.explained else 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A compiled layer of both models."""
+
+    name: str
+    before: Side
+    after: Side
+    dense_bytes: int
+    dense_macs: int | None
+    dense_seconds: float | None
+    bonds: tuple[Bond, ...]
+    threshold: float | None
+    """The probability above which a slice is kept; none without gates, or where no one number decides."""
+    is_warm: bool
+    """Whether the gates were still in warm-up, which keeps all slices."""
+    batch: int
+    image: tuple[int, ...]
+    """The sides of the image, for a convolution."""
+    settings: Rows
+    spec: str
+    """The graph after, as a spec file."""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.before.graph.name or "layer"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `tnmars.report` returns and a page shows."""
+
+    title: str
+    layers: tuple[Layer, ...]
+    before: Count
+    """The numbers of the whole model."""
+    after: Count
+    threads: int
+    is_measured: bool
+    history: tuple[Mapping[str, Any], ...]
+    versions: Rows
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as plain data."""
+        return {
+            "parameters": {"before": _held(self.before), "after": _held(self.after)},
+            "compression": {"before": _ratios(self.before), "after": _ratios(self.after)},
+            "threads": self.threads,
+            "layers": [_layer_data(layer) for layer in self.layers],
+            "versions": dict(self.versions),
+            "notes": list(self.notes),
+        }
+
+
+def _layer_data(layer: Layer) -> dict[str, Any]:
+    bonds = {bond.shown: {"before": bond.before, "kept": bond.kept, "after": bond.after} for bond in layer.bonds}
+    return {
+        "name": layer.name,
+        "batch": layer.batch,
+        "bonds": bonds,
+        "before": _side_data(layer.before),
+        "after": _side_data(layer.after),
+        "dense": {
+            "parameters": layer.after.count.dense,
+            "bytes": layer.dense_bytes,
+            "macs": layer.dense_macs,
+            "seconds": layer.dense_seconds,
+        },
+    }
+
+
+def _side_data(side: Side) -> dict[str, Any]:
+    return {"parameters": side.count.cores, "bytes": side.bytes, "macs": side.macs, "seconds": side.seconds}
+
+
+def _held(count: Count) -> int:
+    return count.cores + count.other
+
+
+def _ratios(count: Count) -> dict[str, float | None]:
+    found = {"weights": count.compression, "whole": count.compression_with_other}
+    return {name: value if isfinite(value) else None for name, value in found.items()}
