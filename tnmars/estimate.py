@@ -74,7 +74,8 @@ def _cost(
     instruction: Instruction, axes: Mapping[Name, Groups], sizes: Mapping[str, int], model: CostModel, grad: bool
 ) -> float:
     cost = _work(instruction, axes, sizes, model, grad)
-    return cost + model.grad_call if grad and instruction.reads else cost
+    is_counted = isinstance(instruction, Matmul) or not instruction.reads
+    return cost + model.grad_call if grad and not is_counted else cost
 
 
 def _work(

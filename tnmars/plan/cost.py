@@ -83,7 +83,8 @@ class CostModel:
         forward = self.matmul(batch, rows, columns, depth)
         if not grad:
             return forward
-        return forward + self.matmul(batch, rows, depth, columns) + self.matmul(batch, depth, columns, rows)
+        backward = self.matmul(batch, rows, depth, columns) + self.matmul(batch, depth, columns, rows)
+        return forward + backward + self.grad_call
 
     def conv(self, macs: int, moved: int, channels: int) -> float:
         """A convolution with so many multiply-adds, elements read and written, and its smaller number of channels."""

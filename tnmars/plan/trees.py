@@ -59,6 +59,7 @@ def _coarse(weighing: Weighing) -> Weighing:
         half_columns=4 * model.half_columns,
         half_depth=3 * model.half_depth,
         call=3 * model.call,
+        grad_call=3 * model.grad_call,
         rate=model.rate / 3,
     )
     return replace(weighing, model=coarse)
