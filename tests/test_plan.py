@@ -202,8 +202,9 @@ def test_every_batch_has_one_plan(graph: Graph, nominal: int) -> None:
     buckets = planner.buckets
     assert nominal in [bucket.batch for bucket in buckets]
     assert [bucket.batch for bucket in buckets] == sorted({bucket.batch for bucket in buckets})
-    assert buckets[-1].limit == float("inf")
-    assert all(one.batch < one.limit < two.batch for one, two in pairwise(buckets))
+    assert buckets[-1].limit == choice.NO_LIMIT
+    assert all(one.batch <= one.limit < two.batch for one, two in pairwise(buckets))
+    assert all(one.limit**2 <= one.batch * two.batch < (one.limit + 1) ** 2 for one, two in pairwise(buckets))
     assert planner == choice.Planner(graph, MODEL, nominal)
     assert planner.plan("train", 16) == planner.plan("train", 16)
     assert hash(planner.plan("infer", 16)) == hash(planner.plan("infer", 16))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
+from math import isqrt, prod
 
 from tnmars.counts import count
 from tnmars.estimate import estimate, refold
@@ -24,6 +24,8 @@ from tnmars.program import Arrange, Program
 BATCHES = (1, 16, 128, 1024)
 """Batch sizes that plans are made for; another takes the plan of the nearest, by ratio."""
 TOKEN_COUNTS = (64, 4096)
+NO_LIMIT = 2**63 - 1
+"""No tensor has more rows."""
 CHUNK = 64
 """For batches from four times this on, plans are also made for a chunk of this size."""
 CHUNKS = (4, 8, 16, 32, 64, 128, 256)
@@ -40,8 +42,8 @@ class Bucket:
 
     batch: int
     """The batch that the plan is made for."""
-    limit: float
-    """The largest batch that it is for."""
+    limit: int
+    """The largest batch that it is for. A whole number: torch.compile traces comparisons with floats twice."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Planner:
     def buckets(self) -> tuple[Bucket, ...]:
         """The ranges, the smallest first; between two of them the ratio decides."""
         batches = sorted({*(TOKEN_COUNTS if _is_lookup(self.graph) else BATCHES), self.nominal})
-        limits = [(batch * after) ** 0.5 for batch, after in pairwise(batches)]
-        return tuple(Bucket(batch, limit) for batch, limit in zip(batches, [*limits, float("inf")], strict=True))
+        limits = [isqrt(batch * after) for batch, after in pairwise(batches)]
+        return tuple(Bucket(batch, limit) for batch, limit in zip(batches, [*limits, NO_LIMIT], strict=True))
 
     def plan(self, mode: str, batch: int) -> Form:
         """The form that is taken for a batch."""
