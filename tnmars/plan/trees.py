@@ -20,6 +20,9 @@ OPTIMIZERS = ("auto", "dp", "optimal", "branch-all", "branch-2", "branch-1", "gr
 MAX_SUBSETS = 400
 """Up to how many connected sets of cores the search by time looks at."""
 
+TRIALS = 6000
+"""About how many ways to go on are tried for each number of cores that the input was pushed through."""
+
 Members = frozenset[int]
 
 
@@ -207,8 +210,8 @@ class Search:
         grad = self.weighing.grad
         if not shared - kept:
             return model.elementwise(size(a | b), size(a | b)) * (3 if grad else 1)
-        high, wide = size(a - shared), size(b - shared)
-        return min(model.product(batch, *shape, depth, grad=grad) for shape in ((high, wide), (wide, high)))
+        rows, columns = sorted((size(a - shared), size(b - shared)))  # the longer one last, which is the faster way
+        return model.product(batch, rows, columns, depth, grad=grad)
 
     @property
     def singles(self) -> list[Members]:
@@ -226,11 +229,12 @@ class Search:
         """The cheapest order to push the only input through some of these parts, which are cores or made of several."""
         start = self.network.inputs[0]
         whole = frozenset(self.cores)
+        beam = min(200, max(20, TRIALS // len(parts)))
         reached: dict[Members, tuple[float, Tree]] = {frozenset(): (0.0, start)}
         layers: list[dict[Members, tuple[float, Tree]]] = [{} for _ in range(len(whole) + 1)]
         layers[0] = reached
         for layer in layers:
-            ranked = sorted(layer.items(), key=lambda entry: entry[1][0])[:200]
+            ranked = sorted(layer.items(), key=lambda entry: entry[1][0])[:beam]
             for done, (cost, tree) in ranked:
                 open_parts = [part for part in parts if not part & done]
                 joined = [part for part in open_parts if self._is_joined(done | {start}, part)] or open_parts
