@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import THOROUGH, cases, graphs
 
 import tnmars
-from tnmars import choice
+from tnmars import choice, tuning
 from tnmars.counts import count
 from tnmars.estimate import estimate, refold
 from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
@@ -209,6 +209,27 @@ def test_a_form_that_takes_too_much_memory_is_not_chosen(monkeypatch: pytest.Mon
     assert choice.peak(found, 64) == min(peaks)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_form_that_takes_too_much_memory_is_not_even_timed(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a layer that trains nor for a frozen one; where none is small enough, all are."""
+    graph = tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=2)
+    limit = float("inf")
+    forms = choice.frozen(graph, 64, MODEL, limit, 8) if frozen else choice.choose(graph, 64, Weighing(MODEL), 8)
+    peaks = sorted({choice.peak(form, 64) for form in forms})
+    raced: list[set[int]] = []
+
+    def decide(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int) -> Form:
+        raced.append({choice.peak(form, batch) for form in forms})
+        return forms[0]
+
+    monkeypatch.setattr(tuning, "fastest", decide)
+    planner = choice.Planner(graph, MODEL, 64, 8, decide=decide)
+    for most in (peaks[0], peaks[1], peaks[0] - 1):
+        monkeypatch.setattr(choice, "MEMORY", (most + 0.5) / proportion(graph, 64, 8))
+        _ = tuning.tuned_frozen(graph, 64, MODEL, limit, 8) if frozen else planner.plan("infer", 64)
+    assert raced == [set(peaks[:1]), set(peaks[:2]), set(peaks)]
+
+
 def proportion(graph: Graph, batch: int, image: int) -> int:
     """Input, output, cores and dense weight together."""
     numbers = count(graph)
@@ -248,7 +269,9 @@ def test_frozen_forms_keep_to_their_limit(graph: Graph, batch: int, share: float
     wanted = problem.answer()
     limit = share * count(graph).cores
     forms = choice.frozen(graph, batch, MODEL, limit, 8)
-    assert [form.cost for form in forms] == sorted(form.cost for form in forms)
+    room = 8 * proportion(graph, batch, 8)
+    ranks = [(choice.peak(form, batch) > room, form.cost) for form in forms]
+    assert ranks == sorted(ranks)
     for form in forms:
         assert shipped(form.program) <= max(limit, count(graph).cores)
         with torch.no_grad():

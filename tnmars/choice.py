@@ -6,7 +6,7 @@ chunks, so that intermediates stay small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isqrt, prod
@@ -68,14 +68,25 @@ class Planner:
     def plan(self, mode: str, batch: int) -> Form:
         """The form that is taken for a batch."""
         forms = choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
-        return forms[0] if self.decide is None else self.decide(self.graph, forms, batch, mode, self.image)
+        if self.decide is None:
+            return forms[0]
+        return self.decide(self.graph, fitting(self.graph, forms, batch, self.image), batch, mode, self.image)
 
 
 def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
     """The forms of a layer for a batch, best first; those that take too much memory are last."""
-    forms = candidates(graph, batch, weighing, image, optimizer)
+    return _ranked(graph, candidates(graph, batch, weighing, image, optimizer), batch, image)
+
+
+def _ranked(graph: Graph, forms: Iterable[Form], batch: int, image: int) -> list[Form]:
     room = MEMORY * _proportion(graph, batch, image)
     return sorted(forms, key=lambda form: (peak(form, batch) > room, form.cost))
+
+
+def fitting(graph: Graph, forms: Sequence[Form], batch: int, image: int = 32) -> Sequence[Form]:
+    """The forms whose memory is in proportion; all of them where none is."""
+    room = MEMORY * _proportion(graph, batch, image)
+    return [form for form in forms if peak(form, batch) <= room] or forms
 
 
 def candidates(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> list[Form]:
@@ -129,7 +140,8 @@ def frozen(
 ) -> list[Form]:
     """Forms for inference with given cores, best first: what depends on cores alone is done once, and shipped.
 
-    Their folded parts hold at most `limit` numbers, or else the cores themselves.
+    Their folded parts hold at most `limit` numbers, or else the cores themselves. Those that take too much memory are
+    last.
     """
     found: dict[Program, Form] = {}
     for folded in (True, False):
@@ -137,7 +149,7 @@ def frozen(
             program = refold(form.program, limit)
             ready = replace(form, program=program)
             found.setdefault(program, replace(ready, cost=estimate(ready, model, folded=True, batch=batch)))
-    return sorted(found.values(), key=lambda form: form.cost)
+    return _ranked(graph, found.values(), batch, image)
 
 
 def peak(form: Form, batch: int) -> int:

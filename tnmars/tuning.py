@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tnmars.choice import frozen, peak
+from tnmars.choice import fitting, frozen, peak
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
 from tnmars.module import code
@@ -154,4 +154,5 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
 
 def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
     """The fastest form for inference with folded cores."""
-    return fastest(graph, frozen(graph, batch, model, limit, image), batch, "folded", image)
+    forms = fitting(graph, frozen(graph, batch, model, limit, image), batch, image)
+    return fastest(graph, forms, batch, "folded", image)
