@@ -64,6 +64,7 @@ container
 jsonable
 gates
 select.base
+select.annealed
 select.fixed
 select.gaussian
 select.mars
@@ -95,6 +96,7 @@ cutting
 summaries
 export
 reporting.*
+fitting.*
 experiments.*
 bench.*
 bench
@@ -103,6 +105,7 @@ cli.plans
 cli.experiments
 cli.bench
 cli.models
+cli.fits
 cli.reports
 cli
 __main__
@@ -110,7 +113,7 @@ __main__
 
 THIRD_PARTY = {
     "yaml": {"spec.nodes"},
-    "click": {"cli.experiments", "cli", "cli.graphs", "cli.plans", "cli.bench", "cli.models", "cli.reports"},
+    "click": {name for name in LAYERS if name.partition(".")[0] == "cli"},
     "networkx": {"topology", "draw.*"},
     "opt_einsum": {"plan.*"},
     "cotengra": {"plan.*"},

@@ -27,6 +27,9 @@ _HOME = {
     "penalty": "objective",
     "MaskSchedule": "schedule",
     "Selector": "select",
+    "Annealed": "select",
+    "Fitted": "fitting",
+    "fit": "fitting",
     "Fixed": "select",
     "GaussianGates": "select",
     "Mars": "select",
@@ -60,12 +63,14 @@ _HOME = {
 _MODULES = ("draw", "families", "lint", "spec", "topology")
 
 __all__ = [
+    "Annealed",
     "Builder",
     "CheckpointError",
     "Core",
     "CostModel",
     "Count",
     "Edge",
+    "Fitted",
     "Fixed",
     "GaussianGates",
     "Graph",
@@ -92,6 +97,7 @@ __all__ = [
     "factor",
     "factor_up",
     "families",
+    "fit",
     "freeze",
     "keep",
     "lint",
@@ -121,6 +127,7 @@ if TYPE_CHECKING:
     from tnmars.dropping import ShutSlices
     from tnmars.dsl import Builder, network
     from tnmars.errors import CheckpointError, GraphError, Problem, ShapeError, SpecError, TnmarsError
+    from tnmars.fitting import Fitted, fit
     from tnmars.frozen import cached, freeze
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
     from tnmars.modes import factor, factor_up
@@ -130,7 +137,7 @@ if TYPE_CHECKING:
     from tnmars.pruning import keep, prune, prune_
     from tnmars.reporting import report
     from tnmars.schedule import MaskSchedule
-    from tnmars.select import Fixed, GaussianGates, Mars, Selector
+    from tnmars.select import Annealed, Fixed, GaussianGates, Mars, Selector
     from tnmars.spec import dump, load, loads, save_spec
     from tnmars.store import load_into, save
     from tnmars.summaries import summary

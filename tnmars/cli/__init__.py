@@ -11,7 +11,7 @@ import sys
 import click
 
 from tnmars import __version__
-from tnmars.cli import bench, experiments, graphs, models, plans, reports
+from tnmars.cli import bench, experiments, fits, graphs, models, plans, reports
 from tnmars.errors import TnmarsError
 
 
@@ -23,7 +23,7 @@ def cli() -> None:
 
 for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate, bench.bench):
     cli.add_command(_command)
-for _command in (models.prune, models.diff, experiments.reproduce, reports.report):
+for _command in (fits.fit, models.prune, models.diff, experiments.reproduce, reports.report):
     cli.add_command(_command)
 cli.add_command(plans.compile_, "compile")
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from tnmars.errors import TnmarsError, listing, nearest
+from tnmars.select.annealed import Annealed
 from tnmars.select.base import Selector
 from tnmars.select.fixed import Fixed
 from tnmars.select.gaussian import GaussianGates
 from tnmars.select.mars import Mars
 
-__all__ = ["SELECTORS", "Fixed", "GaussianGates", "Mars", "Selector", "from_settings"]
+__all__ = ["SELECTORS", "Annealed", "Fixed", "GaussianGates", "Mars", "Selector", "from_settings"]
 
-SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Mars, GaussianGates, Fixed)}
+SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Mars, GaussianGates, Annealed, Fixed)}
 
 
 def from_settings(settings: Mapping[str, object]) -> Selector:

@@ -1,0 +1,110 @@
+"""`fit`: ranks for a tensor of the user's own. It imports torch."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
+
+if TYPE_CHECKING:
+    from tnmars.fitting import Point
+
+SELECTORS = ("elimination", "annealed", "mars")
+EVERY = 2.0
+"""Seconds between lines of progress."""
+
+
+@click.command()
+@click.argument("spec", type=click.Path())
+@click.argument("target", type=click.Path())
+@SET
+@click.option("--key", help="Which tensor of a .safetensors file; not needed where there is one alone.")
+@click.option("--observed", type=click.Path(), help="A mask (.npy): 1 where an entry may be fitted, 0 where not.")
+@click.option("--held-out", type=click.Path(), help="A mask (.npy): 1 where an entry is left out of the fit.")
+@click.option("--selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True, help="The rule.")
+@click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate.")
+@click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits.")
+@click.option("--steps", type=click.IntRange(1, 10**7), help="Steps of training gates [default: 4000].")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all random numbers.")
+@click.option("--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="More help large tensors.")
+@click.option("-o", "--output", help="Stem of the files to write [default: TARGET's, with '-fit'].")
+@JSON
+def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
+    """Find ranks for the tensor in TARGET (.npy, .safetensors): start from those of SPEC, and keep what it needs.
+
+    The axes of TARGET are the modes of SPEC, in its order. Entries that are NaN are not known: the rest is fitted, and
+    they are filled in. Writes the pruned spec (.yaml), the layer (.safetensors) and a summary (.json).
+    """
+    import torch
+
+    from tnmars.fitting import fit as fit_tensor
+    from tnmars.fitting import read
+
+    graph = read_graph(spec, asked["params"], as_json)
+    need_terms(spec, graph, as_json, "fit")
+    given = read(target, asked["key"])
+    options: dict[str, Any] = {name: read(asked[name]) for name in ("observed", "held_out") if asked[name]}
+    options |= {"steps": asked["steps"]} if asked["steps"] else {}
+    stem = asked["output"] or str(Path(target).with_suffix("")) + "-fit"
+    _check_stem(stem, spec, target)
+    told = _Lines()
+    torch.set_num_threads(asked["threads"])
+    found = fit_tensor(
+        graph, given, **options, selector=_selector(asked), seed=asked["seed"], watch=told.point, shown=told.step
+    )
+    paths = found.save(stem)
+    if as_json:
+        click.echo(json.dumps({"files": [str(path) for path in paths], **found.as_json()}, indent=1))
+        return
+    click.echo(str(found))
+    for path in paths:
+        click.echo(f"wrote {path}")
+
+
+def _selector(asked: dict[str, Any]) -> Any:
+    from tnmars.select import Annealed, Mars
+
+    mars = {name: asked[name] for name in ("pi", "alpha") if asked[name] is not None}
+    if mars and asked["selector"] != "mars":
+        raise click.UsageError(f"--{next(iter(mars))} is for --selector mars.")
+    if asked["selector"] == "elimination":
+        return None
+    return Annealed() if asked["selector"] == "annealed" else Mars(**mars)
+
+
+def _check_stem(stem: str, *read: str) -> None:
+    """Refuses to write where it reads, and where there is no folder, before the work and not after it."""
+    inputs = {Path(path).resolve() for path in read}
+    for ending in (".yaml", ".safetensors", ".json"):
+        if Path(f"{stem}{ending}").resolve() in inputs:
+            raise click.BadParameter(f"'{stem}{ending}' is what is read; name another stem.", param_hint="--output")
+    if not Path(stem).resolve().parent.is_dir():
+        raise click.BadParameter(f"the folder of '{stem}' is not there.", param_hint="--output")
+
+
+class _Lines:
+    """Progress as lines on standard error, not too many of them."""
+
+    def __init__(self) -> None:
+        self._shown = time.monotonic()
+
+    def point(self, found: Point) -> None:
+        ranks = "-".join(map(str, found.ranks.values()))
+        self._line(f"{found.parameters:,} parameters, ranks {ranks}, relative error {found.error:.4g}")
+
+    def step(self, record: dict[str, float], done: int, total: int) -> None:
+        size = record["expected_parameters"]
+        self._line(
+            f"gates: step {done} of {total}, relative error {record['loss']:.4g}, expected parameters {size:,.0f}"
+        )
+
+    def _line(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._shown >= EVERY:
+            self._shown = now
+            click.echo(text, err=True)

@@ -1,0 +1,7 @@
+"""Ranks for a given tensor: a search from ranks too large to the network with the shortest description."""
+
+from tnmars.fitting.ranks import fit
+from tnmars.fitting.target import read
+from tnmars.fitting.value import Fitted, Point
+
+__all__ = ["Fitted", "Point", "fit", "read"]

@@ -1,0 +1,118 @@
+"""One slice less on a bond: what to leave out so that the tensor changes least.
+
+A bond with two ends may be turned by any invertible matrix, so no slice of it means anything by itself. What is left
+out is a direction: `I - u v'` is put into the bond, with `v'u = 1`, and u and v in turn are those that change the whole
+tensor least, the rest of the network being as it is. On a tree that is the truncation of a singular value. Bonds with
+more ends have no such freedom, and lose a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from tnmars.fitting.network import Labels, Network, contract, labels
+from tnmars.graph import Graph
+from tnmars.opening import resized
+
+TURNS = 6
+"""How often u and v are found in turn."""
+
+
+def removals(network: Network, bond: str, most: int) -> list[Network]:
+    """Networks with one slice less on a bond, those first that change the tensor least."""
+    ends = [name for name in network.cores if bond in network.graph.bonds_of(name)]
+    if len(ends) == 2:
+        return [_without(network, bond, (ends[0], ends[1]), u, v) for u, v in _directions(network, bond, ends, most)]
+    size = network.graph.bonds[bond].size
+    found = _slices(network, bond, ends)
+    return [network.cut({bond: [at for at in range(size) if at != gone]}) for gone in found[:most]]
+
+
+def _slices(network: Network, bond: str, ends: list[str]) -> list[int]:
+    """The slices of a bond, the smallest by the product of their norms in all cores first."""
+    total = torch.ones(network.graph.bonds[bond].size, dtype=torch.float64)
+    for name in ends:
+        axis = network.graph.bonds_of(name).index(bond)
+        total = total * network.cores[name].movedim(axis, 0).flatten(1).norm(dim=1)
+    return [int(at) for at in total.argsort()]
+
+
+def _directions(network: Network, bond: str, ends: list[str], most: int) -> list[tuple[Tensor, Tensor]]:
+    """The directions u, v with v'u = 1 to leave out, best first; near ones are found once."""
+    metric = _metric(network, bond, ends)
+    size = metric.shape[0]
+    ridge = 1e-12 * float(metric.diagonal(dim1=0, dim2=2).sum().abs()) + 1e-300
+    identity = ridge * torch.eye(size, dtype=metric.dtype)
+    found: list[tuple[float, Tensor, Tensor]] = []
+    for start in range(size):
+        v = torch.zeros(size, dtype=metric.dtype)
+        v[start] = 1.0
+        u = v
+        cost = 0.0
+        for _ in range(TURNS):
+            u, _ = _least(torch.einsum("abcd,b,d->ac", metric, v, v) + identity, v)
+            v, cost = _least(torch.einsum("abcd,a,c->bd", metric, u, u) + identity, u)
+            scale = float(u.norm() / v.norm()) ** 0.5
+            u, v = u / scale, v * scale
+        if not any(_is_near(cost, other) for other, _, _ in found):
+            found.append((cost, u, v))
+    found.sort(key=lambda entry: entry[0])
+    return [(u, v) for _, u, v in found[:most]]
+
+
+def _is_near(first: float, second: float) -> bool:
+    return abs(first - second) < 1e-3 * max(abs(first), abs(second))
+
+
+def _least(matrix: Tensor, along: Tensor) -> tuple[Tensor, float]:
+    """The vector of product 1 with `along` that makes the quadratic form least, and the form's value."""
+    solved = torch.linalg.lstsq(matrix, along[:, None], driver="gelsd").solution[:, 0]
+    product = float(along @ solved)
+    if product <= 0.0:
+        return along / float(along @ along), float("inf")
+    return solved / product, 1.0 / product
+
+
+def _metric(network: Network, bond: str, ends: list[str]) -> Tensor:
+    """The inner products of the tensors that a bond makes when its two ends have indices of their own."""
+    term = next(found for found in labels(network.graph) if ends[0] in found)
+    label = f":{bond}"
+    operands: list[tuple[Labels, Tensor]] = []
+    for mark in ("", "'"):
+        for name, found in term.items():
+            end = "<" if name == ends[0] else ">"
+            marked = tuple(f"{each}{end if each == label else ''}{mark}" if each[0] == ":" else each for each in found)
+            operands.append((marked, network.cores[name]))
+    output = (f"{label}<", f"{label}>", f"{label}<'", f"{label}>'")
+    return contract([found for found, _ in operands], output, [value for _, value in operands])
+
+
+def _without(network: Network, bond: str, ends: tuple[str, str], u: Tensor, v: Tensor) -> Network:
+    """The network with `I - u v'` in the bond, split over its two ends."""
+    size = len(u)
+    left, values, right = torch.linalg.svd(torch.eye(size, dtype=u.dtype) - torch.outer(u, v))
+    root = values[: size - 1].sqrt()
+    first, second = left[:, : size - 1] * root, right[: size - 1].T * root
+    cores = dict(network.cores)
+    for name, turn in zip(ends, (first, second), strict=True):
+        axis = network.graph.bonds_of(name).index(bond)
+        cores[name] = torch.tensordot(cores[name], turn, dims=([axis], [0])).movedim(-1, axis)
+    return Network(smaller(network.graph, {bond: size - 1}), cores, network.names)
+
+
+def smaller(graph: Graph, sizes: dict[str, int]) -> Graph:
+    """The graph with other sizes of some bonds."""
+    return resized(graph, {**{name: bond.size for name, bond in graph.bonds.items()}, **sizes})
+
+
+def without_terms(network: Network) -> Iterator[Network]:
+    """The network without each of its terms, where there are several."""
+    graph = network.graph
+    if len(graph.terms) < 2:
+        return
+    for term in graph.terms:
+        if term.bonds:
+            yield network.cut({graph.qualified(term, bond.name): () for bond in term.bonds})

@@ -1,0 +1,80 @@
+"""Ranks by trained gates: a compiled layer with a selector, fitted to the data by Adam, and cut to what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import cos, pi
+
+import torch
+from torch import Tensor
+
+from tnmars.compiler import compile
+from tnmars.fitting.network import Network
+from tnmars.fitting.refine import Data
+from tnmars.graph import Graph
+from tnmars.module import TNModule
+from tnmars.objective import expected, param_groups, penalty
+from tnmars.pruning import layer_keep
+from tnmars.schedule import MaskSchedule
+from tnmars.select import Annealed, Selector
+
+CORES, LOGITS, LAST = 1e-2, 3e-2, 0.05
+"""Learning rates, and the share of them that is left at the end of a cosine."""
+MOST = 2**22
+"""Up to how many entries the whole tensor is made, rather than the known entries alone."""
+
+Shown = Callable[[dict[str, float], int, int], None]
+
+
+def gated(graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None) -> Network:
+    """The network that the gates keep, in float64. Each step takes all known entries."""
+    layer = compile(graph, selector=selector, init=1.0, open_only=False)
+    _redraw_(layer, seed)
+    optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=True)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: LAST + (1.0 - LAST) * 0.5 * (1.0 + cos(pi * step / steps))
+    )
+    schedule = MaskSchedule(layer, steps, seed=seed)
+    error = _error(layer, data)
+    for step in range(steps):
+        value = error()
+        loss = value * _sharpness(selector, step / steps) + penalty(layer) / data.count
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if isinstance(selector, Annealed):
+            with torch.no_grad():
+                for logits in layer.logits():
+                    logits.clamp_(*selector.limits)
+        rate.step()
+        schedule.step()
+        if shown is not None and (step + 1) % 100 == 0:
+            told = {"loss": value.item() ** 0.5, "expected_parameters": expected(layer).item()}
+            shown(told, step + 1, steps)
+    cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
+    return Network(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+
+
+def _sharpness(selector: Selector, progress: float) -> float:
+    """The factor of the squared error; for other rules than the annealed one as in the paper of MARS, 1."""
+    return 0.5 / selector.variance_at(progress) if isinstance(selector, Annealed) else 1.0
+
+
+def _redraw_(layer: TNModule, seed: int) -> None:
+    """Draws cores and logits anew, from a seed of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer.reset_parameters()
+
+
+def _error(layer: TNModule, data: Data) -> Callable[[], Tensor]:
+    """A function that gives the mean squared error at the known entries."""
+    if data.index is None or data.wanted is None:
+        values = data.values.float()
+        return lambda: (layer() - values).square().mean()
+    index, wanted = data.index, data.wanted.float()
+    if data.values.numel() > MOST:
+        return lambda: (layer(index) - wanted).square().mean()
+    sides = torch.tensor(data.values.shape)
+    flat = index @ torch.tensor([int(sides[at + 1 :].prod()) for at in range(len(sides))])
+    return lambda: (layer().reshape(-1)[flat] - wanted).square().mean()

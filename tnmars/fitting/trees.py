@@ -1,0 +1,82 @@
+"""A first network for a tree: the tensor's own singular vectors across every bond, from the leaves to the root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tnmars.fitting.network import Network
+from tnmars.fitting.removal import smaller
+from tnmars.graph import Graph, Term
+from tnmars.topology import is_tree
+
+
+def has_tree(graph: Graph) -> bool:
+    """Whether the graph is one tree of bonds with two ends, each mode on one core: then one pass finds the network."""
+    if len(graph.terms) != 1 or graph.shared:
+        return False
+    (term,) = graph.terms
+    ends = term.ends()
+    return is_tree(term) and all(len(ends[bond.name]) == 2 for bond in term.bonds)
+
+
+def tree_network(graph: Graph, values: Tensor) -> Network:
+    """The tensor projected on its first singular vectors across every bond; bonds are as wide as declared, or useful.
+
+    From the leaves on, what a core's subtree holds is replaced by its coordinates in as many directions as its bond
+    has slices, so the tensor gets smaller on the way (hierarchical singular value decomposition).
+    """
+    (term,) = graph.terms
+    edges = {core.name: core.edges for core in term.cores}
+    sizes = {bond.name: bond.size for bond in term.bonds}
+    axes: list[str] = [mode.name for mode in graph.modes]
+    cores: dict[str, Tensor] = {}
+    for name, above in _upwards(term):
+        inside = [edge for edge in edges[name] if edge != above]
+        order = [*inside, *(axis for axis in axes if axis not in inside)]
+        moved = values.permute([axes.index(axis) for axis in order])
+        shape = moved.shape[: len(inside)]
+        matrix = moved.reshape(prod(shape), -1)
+        basis = _directions(matrix, sizes[above])
+        sizes[above] = basis.shape[1]
+        core = basis.reshape(*shape, basis.shape[1])
+        have = [*inside, above]
+        cores[name] = core.permute([have.index(edge) for edge in edges[name]])
+        values = (basis.T @ matrix).reshape(basis.shape[1], *moved.shape[len(inside) :])
+        axes = [above, *order[len(inside) :]]
+    (root,) = (name for name in edges if name not in cores)
+    cores[root] = values.permute([axes.index(edge) for edge in edges[root]])
+    return _assembled(graph, term, sizes, cores)
+
+
+def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Network:
+    found = smaller(graph, {graph.qualified(term, name): size for name, size in sizes.items()})
+    ordered = {graph.qualified(term, core.name): cores[core.name].contiguous() for core in term.cores}
+    return Network(found, ordered, {name: name for name in found.bonds})
+
+
+def _directions(matrix: Tensor, most: int) -> Tensor:
+    """The first left singular vectors."""
+    if matrix.shape[1] > 2 * matrix.shape[0]:
+        vectors: Tensor = torch.linalg.eigh(matrix @ matrix.T)[1].flip(1)
+    else:
+        vectors = torch.linalg.svd(matrix, full_matrices=False)[0]
+    return vectors[:, :most]
+
+
+def _upwards(term: Term) -> Sequence[tuple[str, str]]:
+    """Every core but one, with the bond towards that one, the root: each after all those beyond it."""
+    ends = term.ends()
+    names = [bond.name for bond in term.bonds]
+    left = {core.name: [edge for edge in core.edges if edge in names] for core in term.cores}
+    found = []
+    while len(left) > 1:
+        leaf = min((name for name in left if len(left[name]) == 1), key=lambda name: list(left).index(name))
+        (bond,) = left.pop(leaf)
+        found.append((leaf, bond))
+        (other,) = (name for name in ends[bond] if name != leaf)
+        left[other].remove(bond)
+    return found
