@@ -87,6 +87,18 @@ def test_counts_are_those_of_the_models(model: nn.ModuleDict, found: Report) -> 
     assert [layer.dense_bytes for layer in found.layers] == [4 * (24 * 24 + 24), 4 * (12 * 6 + 6)]
 
 
+@pytest.mark.parametrize("batch", [1, 3, 40])
+def test_counts_are_for_the_batch_that_is_asked_for(batch: int) -> None:
+    """Also where the plan was made for another one."""
+    layer = tnmars.compile(tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2), batch=16)
+    (seen,) = collect(layer, layer, batch=batch, measure=False).layers
+    explained = seen.after.explained
+    assert explained
+    assert explained.steps[-1].shape == (batch, 5)
+    assert explained.macs in (batch * 2 * (6 + 5), 6 * 5 * 2 + batch * 6 * 5)
+    assert seen.dense_macs == batch * 30
+
+
 def test_bonds_have_their_sizes_and_gates(model: nn.ModuleDict, found: Report) -> None:
     r1, r2 = found.layers[0].bonds
     assert (r1.shown, r1.ends, r1.before, r1.kept, r1.after, r1.fate) == ("r1", ("G1", "G2"), 5, 3, 3, "cut")

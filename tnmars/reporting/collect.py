@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,7 +14,11 @@ from tnmars.counts import Count, total
 from tnmars.counts import count as counted
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.explain import explain
+from tnmars.forms import Form
+from tnmars.graph import Graph
 from tnmars.module import TNModule
+from tnmars.plan.network import BATCH, TOKENS
+from tnmars.plan.network import data as data_axis
 from tnmars.reporting.about import settings, versions
 from tnmars.reporting.bonds import bonds
 from tnmars.reporting.gates import threshold
@@ -100,12 +105,21 @@ def _layer(name: str, before: TNModule, after: TNModule, batch: int | None, meas
     )
 
 
+def _sized(graph: Graph, form: Form, batch: int) -> Form:
+    """The plan that a batch takes, which may have been made for another, with the sizes of this one."""
+    if form.chunk:
+        return form
+    data = {BATCH, TOKENS, *(data_axis(name) for operand in graph.inputs for axis in operand.axes for name in axis)}
+    sizes = tuple((label, batch if label in data else size) for label, size in form.program.sizes)
+    return replace(form, program=replace(form.program, sizes=sizes))
+
+
 def _side(layer: TNModule, batch: int, seconds: float | None) -> Side:
     held = [*layer.cores.parameters(), *([] if layer.bias is None else [layer.bias])]
     planner = layer.planner
     explained = None
     if layer.graph.terms:
-        form = layer.plan("infer", batch)
+        form = _sized(layer.graph, layer.plan("infer", batch), batch)
         explained = explain(layer.graph, form, batch, planner.model, image=planner.image)
     taken = sum(value.numel() * value.element_size() for value in held)
     return Side(layer.graph, counted(layer.graph), taken, explained, seconds)

@@ -15,10 +15,14 @@ AXES = ("epoch", "step")
 TITLES = {
     "loss": "Loss",
     "accuracy": "Accuracy",
-    "expected_parameters": "Expected parameters of the cores",
-    "temperature": "Temperature of the gates",
+    "expected_parameters": "Expected parameters",
+    "temperature": "Temperature",
 }
 """The figures that come first."""
+WORDS = {
+    "accuracy": "Accuracy is that of the model as pruning would leave it at that moment.",
+    "expected_parameters": "Expected parameters are those of the cores.",
+}
 
 
 def training(history: History) -> Html:
@@ -29,7 +33,8 @@ def training(history: History) -> Html:
     found = [_figure(history, name) for name in names]
     if not found:
         return Html("")
-    intro = tag("p", text("Accuracy and other judgements are of the model as pruning would leave it at that moment."))
+    words = " ".join(WORDS[name] for name in names if name in WORDS)
+    intro = tag("p", text(words)) if words else Html("")
     grid = tag("div", join(found), class_="charts")
     return tag("section", tag("h2", text("Training")), intro, grid, id="training", class_="card")
 

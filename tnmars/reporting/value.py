@@ -98,7 +98,8 @@ class Layer:
 
     @property
     def title(self) -> str:
-        return self.name or self.before.graph.name or "layer"
+        """What it is called in a page; layers of `nn.Sequential` have numbers for names."""
+        return f"layer {self.name}" if self.name.isdigit() else self.name or self.before.graph.name or "layer"
 
 
 @dataclass(frozen=True)
