@@ -61,3 +61,11 @@ def test_what_is_not_kept_is_made_again() -> None:
     assert seen == [3, 3, 3, 2]
     found.sum().backward()
     assert seen[4:] == [3, 2]
+
+
+def test_shapes_on_the_meta_device() -> None:
+    """Where there is no autocast to ask for."""
+    rows, more = problem()
+    found = in_chunks(run, 3, rows.to("meta"), tuple(value.to("meta") for value in more), 6)
+    assert found.is_meta
+    assert found.shape == rows.shape

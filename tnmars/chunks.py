@@ -25,7 +25,8 @@ def in_chunks(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...], keep:
     is_plain = torch._C._functorch.peek_interpreter_stack() is None
     if is_plain and not torch.is_grad_enabled():
         return _filled(run, size, rows, more)
-    if is_plain and 0 < keep < rows.shape[0] and not torch.is_autocast_enabled(rows.device.type):
+    is_remade = is_plain and 0 < keep < rows.shape[0] and not rows.is_meta
+    if is_remade and not torch.is_autocast_enabled(rows.device.type):
         found: Tensor = _Remade.apply(run, size, keep, rows, *more)  # type: ignore[no-untyped-call]
         return found
     return torch.cat([run(piece, *more) for piece in torch.split(rows, size)])

@@ -60,7 +60,13 @@ def public_sizes(graph: Graph) -> dict[str, Any]:
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer of any kind."""
     found = _FACES[layer.graph.kind](layer, *inputs, **named)
-    return found.to(_autocast_dtype(layer, found)) if torch.is_autocast_enabled(found.device.type) else found
+    return found.to(_autocast_dtype(layer, found)) if _is_autocast(found) else found
+
+
+def _is_autocast(value: Tensor) -> bool:
+    """Whether torch chooses types where a tensor is; on the meta device there is no such thing."""
+    kind = value.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _autocast_dtype(layer: Layer, found: Tensor) -> torch.dtype:
@@ -74,7 +80,7 @@ def _shown(graph: Graph, *roles: Role) -> str:
 
 
 def _check_dtype(layer: Layer, value: Tensor, what: str = "input") -> None:
-    if value.dtype != layer.dtype and not torch.is_autocast_enabled(value.device.type):
+    if value.dtype != layer.dtype and not _is_autocast(value):
         raise ShapeError(f"{what} has dtype {value.dtype}, but the layer has {layer.dtype}; convert one with .to().")
 
 
