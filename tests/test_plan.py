@@ -7,10 +7,12 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import oracle
 import pytest
@@ -25,8 +27,9 @@ from tnmars import CostModel, Graph, TnmarsError, choice
 from tnmars.forms import Form, weight_forms
 from tnmars.measure import measure, total
 from tnmars.plan.cost import machine_model
-from tnmars.plan.layout import Tree, Weighing, leaves_of
+from tnmars.plan.layout import Layout, Tree, Weighing, leaves_of
 from tnmars.plan.network import BATCH, groups, layer_network, weight_network
+from tnmars.plan.search import Search
 from tnmars.plan.trees import by_path, candidates
 from tnmars.program import Matmul
 from tnmars.verify import verify
@@ -139,6 +142,46 @@ def test_large_graphs_are_planned(name: str) -> None:
             assert total(measure(form, {BATCH: 1})).macs < 10**6
 
 
+WIDE = {
+    **{
+        f"TT layer of {count}": tnmars.families.tt("linear", inputs=(2,) * count, outputs=(2,) * count, rank=4)
+        for count in (8, 16, 24, 32)
+    },
+    "TT layer of 64": tnmars.families.tt("linear", inputs=(2, 1) * 32, outputs=(1, 2) * 32, rank=4),
+    "TT embedding of 24": tnmars.families.tt("embedding", lookup=(2,) * 24, outputs=(2,) * 24, rank=4),
+    "CP layer of 64": tnmars.families.cp("linear", inputs=(2,) * 32, outputs=(2,) * 32, rank=4),
+}
+"""Graphs that have many orders to choose from, because every core has modes."""
+
+
+@pytest.mark.parametrize("name", [*LARGE, *WIDE])
+def test_the_work_of_planning_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: contractions that the search prices, and pairs of memory orders that are looked at.
+
+    Each takes some microseconds, so that these are a second on an idle machine.
+    """
+    counts = dict.fromkeys(("prices", "pairs"), 0)
+
+    def counting(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **named: Any) -> Any:
+            counts[what] += 1
+            return function(*args, **named)
+
+        return counted
+
+    monkeypatch.setattr(Search, "_price", counting("prices", Search._price))
+    monkeypatch.setattr(Layout, "_merge", counting("pairs", Layout._merge))
+    graph = {**LARGE, **WIDE}[name]
+    for grad in (False, True):
+        counts.update(prices=0, pairs=0)
+        weight_forms.cache_clear()
+        forms = choice.choose(graph, 128, Weighing(MODEL, grad))
+        assert len(forms) >= 2
+        is_small = name == "TT layer of 8"
+        assert counts["prices"] < (8_000 if is_small else 150_000)
+        assert counts["pairs"] < (800 if is_small else 8_000)
+
+
 def test_a_weight_beyond_all_memory_is_planned() -> None:
     """Of 2^70 entries, more than a number of torch's can count: planning multiplies sizes and allocates nothing."""
     for graph in (
@@ -224,8 +267,8 @@ def test_the_mode_follows_autograd() -> None:
     """With gradients the plan for training runs, whether the module trains or not; without, that for inference."""
     layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(4, 4), rank=4))
     asked: list[str] = []
-    pick = layer._pick
-    layer._pick = lambda batch, mode: (asked.append(mode), pick(batch, mode))[1]
+    pick = layer.programs.pick
+    layer.programs.pick = lambda batch, mode: (asked.append(mode), pick(batch, mode))[1]
     x = torch.ones(2, 16)
     layer.eval()(x)
     with torch.no_grad():

@@ -16,9 +16,13 @@ from tnmars.graph import Graph, Role
 from tnmars.plan import network as nets
 from tnmars.plan.layout import Layout, Rows, Tree, Weighing
 from tnmars.plan.network import BATCH, Network
+from tnmars.plan.search import Search
 from tnmars.plan.steps import Groups, Step
-from tnmars.plan.trees import Search, by_path, candidates
+from tnmars.plan.trees import by_path, candidates
 from tnmars.program import Program, lower
+
+PARTITIONS = 16
+"""Of the ways to make so many tables of the cores, how many are looked at closely."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +152,13 @@ def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weigh
     """The forms that push the input through the cores, or through parts made of them."""
     axes = _solid(_output_axes(graph, networks[0]), networks[0])
     per_network = _trees(networks, weighing, optimizer)
+    layouts = [Layout(network, weighing) for network in networks]
     for name in dict.fromkeys(name for trees in per_network for name in trees):
         if name == "dense" and graph.rules.layout:
             continue
         steps, cost = [], 0.0
-        for network, trees in zip(networks, per_network, strict=True):
-            way = Layout(network, weighing).try_best(trees.get(name, next(iter(trees.values()))))
+        for layout, trees in zip(layouts, per_network, strict=True):
+            way = layout.try_best(trees.get(name, next(iter(trees.values()))))
             if way is None:
                 break
             steps.append(way.step)
@@ -231,17 +236,17 @@ def _solid(axes: Groups, network: Network) -> Groups:
 
 def _row_trees(network: Network, weighing: Weighing, count: int, optimizer: str) -> Iterator[Tree]:
     """Trees that make `count` tables of the cores, take rows of each and contract these; 0 takes each core as one."""
-    cores = frozenset(network.cores)
     search = Search(network, weighing)
     if count == 0:
         yield _chain([Rows(at) for at in network.cores])
         return
     if count == 1:
-        yield Rows(search.best(cores) if search.is_small else by_path(network, network.cores, optimizer))
+        yield Rows(search.best(search.cores) if search.is_small else by_path(network, network.cores, optimizer))
         return
-    if not search.is_small or len(cores) < count:
+    if not search.is_small or len(network.cores) < count:
         return
-    for parts in _partitions(cores, search.subsets, count):
+    ranked = sorted(_partitions(search.cores, search.subsets, count), key=search.row_price)
+    for parts in ranked[:PARTITIONS]:
         rows: list[Tree] = [Rows(search.best(part)) for part in parts]
         yield _chain(rows)
         if count == 3:
@@ -249,18 +254,15 @@ def _row_trees(network: Network, weighing: Weighing, count: int, optimizer: str)
             yield ((rows[0], rows[2]), rows[1])
 
 
-def _partitions(
-    cores: frozenset[int], subsets: list[frozenset[int]], count: int
-) -> Iterator[tuple[frozenset[int], ...]]:
-    """The ways to split some cores into so many of the given subsets."""
+def _partitions(cores: int, subsets: list[int], count: int) -> Iterator[tuple[int, ...]]:
+    """The ways to split some cores into so many of the given subsets; sets are bits."""
     if count == 1:
         if cores in subsets:
             yield (cores,)
         return
-    first = min(cores, default=None)
     for part in subsets:
-        if first in part and part < cores:
-            for rest in _partitions(cores - part, subsets, count - 1):
+        if part & cores & -cores and part & cores == part != cores:
+            for rest in _partitions(cores ^ part, subsets, count - 1):
                 yield (part, *rest)
 
 

@@ -1,0 +1,241 @@
+"""A search of our own for contraction trees: the cheapest by estimated time, over connected sets of cores.
+
+A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: where a graph has many
+connected sets of cores, only the small ones are looked at, and fewer ways to go on from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tnmars.plan.layout import Tree, Weighing
+from tnmars.plan.network import TOKENS, Network
+
+MAX_SUBSETS = 400
+"""Up to how many connected sets of cores are all looked at."""
+MAX_PARTS = 200
+"""Where there are more, up to how many small ones are."""
+TRIALS = 60_000
+"""About how many ways to go on are tried while an input is pushed through the cores."""
+BEAM = (8, 200)
+"""Of the sets of equally many cores that it was pushed through, at least and at most how many are followed."""
+
+Members = int
+"""A set of leaves, as bits."""
+Mask = int
+"""A set of labels, as bits."""
+
+
+class Search:
+    """The search over one network."""
+
+    def __init__(self, network: Network, weighing: Weighing):
+        self.network = network
+        self.weighing = weighing
+        self.model = weighing.model
+        self.cores = bits(network.cores)
+        self._sizes = list(network.size.values())
+        self._place = {label: at for at, label in enumerate(network.size)}
+        self._leaves = [self._mask(leaf.labels) for leaf in network.leaves]
+        self._final = self._mask((*network.output, *network.rows))
+        self._taps = self._mask(dict(network.taps))
+        self._rows = self._mask(network.rows)
+        holding = [
+            [at for at, mask in enumerate(self._leaves) if mask >> label & 1] for label in range(len(self._sizes))
+        ]
+        self._holders = list(map(bits, holding))
+        self._bonds = bits(label for label, leaves in enumerate(holding) if len(leaves) == 2) & ~self._final
+        """Labels that any contraction of their two leaves sums."""
+        self._volumes: dict[Mask, int] = {}
+        self._masks: dict[Members, Mask] = {}
+        self._best: dict[Members, tuple[float, Tree]] = {}
+        self._prices: dict[tuple[int, int, int, int], float] = {}
+        self.subsets, self.is_small = self._connected()
+        self._known = set(self.subsets)
+
+    def _mask(self, labels: Iterable[str]) -> Mask:
+        return bits(self._place[label] for label in labels)
+
+    def _connected(self) -> tuple[list[Members], bool]:
+        """The connected sets of cores, small ones first, and whether these are all; then the whole is one of them."""
+        near = {
+            at: bits(b for b in self.network.cores if self._leaves[at] & self._leaves[b])
+            for at in members_of(self.cores)
+        }
+        layers = [{1 << at: near[at] & ~(1 << at) for at in near}]
+        while layers[-1]:
+            layer: dict[Members, Members] = {}
+            for members, reach in layers[-1].items():
+                for at in members_of(reach):
+                    more = members | 1 << at
+                    layer[more] = (reach | near[at]) & ~more
+                if sum(map(len, layers)) + len(layer) > MAX_SUBSETS:
+                    return _up_to(MAX_PARTS, layers), False
+            layers.append(layer)
+        found = [members for layer in layers for members in sorted(layer)]
+        return (found if self.cores in found else [*found, self.cores]), True
+
+    def best(self, members: Members) -> Tree:
+        """The cheapest tree over a set of cores."""
+        return self.cheapest(members)[1]
+
+    def cheapest(self, members: Members) -> tuple[float, Tree]:
+        """The same with what it costs."""
+        found = self._best.get(members)
+        if found is None:
+            found = self._best[members] = self._split(members)
+        return found
+
+    def _split(self, members: Members) -> tuple[float, Tree]:
+        first = members & -members
+        if first == members:
+            return 0.0, first.bit_length() - 1
+        splits = [part for part in self.subsets if part & first and part & members == part and part != members]
+        options = [
+            (part, rest) for part in splits if (rest := members ^ part) in self._known and self._is_joined(part, rest)
+        ]
+        options = options or [(part, members ^ part) for part in splits]  # unconnected parts
+        found: tuple[float, Tree] | None = None
+        for part, rest in options:
+            one, two = self.cheapest(part), self.cheapest(rest)
+            total = one[0] + two[0] + self._price(self._left(part), self._left(rest), members)
+            if found is None or total < found[0]:
+                found = (total, (one[1], two[1]))
+        assert found is not None
+        return found
+
+    def _left(self, members: Members) -> Mask:
+        """The labels of the contraction of some leaves: those that another leaf or the output needs."""
+        found = self._masks.get(members)
+        if found is None:
+            inside = 0
+            for at in members_of(members):
+                inside |= self._leaves[at]
+            lost = (label for label in members_of(inside & ~self._final) if not self._holders[label] & ~members)
+            found = self._masks[members] = inside & ~bits(lost)
+        return found
+
+    def _is_joined(self, one: Members, two: Members) -> bool:
+        return bool(self._left(one) & self._left(two))
+
+    def _volume(self, mask: Mask) -> int:
+        found = self._volumes.get(mask)
+        if found is None:
+            found = 1
+            for label in members_of(mask):
+                found *= self._sizes[label]
+            self._volumes[mask] = found
+        return found
+
+    def _summed(self, shared: Mask, members: Members) -> Mask:
+        """Which of the labels that two operands share are summed, once these leaves are contracted."""
+        found = shared & self._bonds
+        for label in members_of(shared & ~found & ~self._final):
+            if not self._holders[label] & ~members:
+                found |= 1 << label
+        return found
+
+    def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1) -> float:
+        """The estimated time of one contraction to some leaves, wherever its operands lie, `rows` times over."""
+        shared = a & b
+        depth = self._summed(shared, members)
+        if not depth:
+            return self._product(0, self._volume(a | b) * rows, 1, 1)
+        batch = self._volume(shared ^ depth) * rows
+        return self._product(self._volume(depth), batch, self._volume(a ^ shared), self._volume(b ^ shared))
+
+    def _product(self, depth: int, batch: int, high: int, wide: int) -> float:
+        """The time of products of these extents; without a depth, of an elementwise step."""
+        key = (depth, batch, high, wide) if high <= wide else (depth, batch, wide, high)
+        found = self._prices.get(key)
+        if found is None:
+            grad = self.weighing.grad
+            if not depth:
+                found = self.model.elementwise(batch, batch) * (3 if grad else 1)
+            else:  # the longer one last, which is the faster way
+                found = self.model.product(batch, key[2], key[3], depth, grad=grad)
+            self._prices[key] = found
+        return found
+
+    @property
+    def singles(self) -> list[Members]:
+        return [1 << at for at in self.network.cores]
+
+    @property
+    def tapped(self) -> list[Members]:
+        """The cores with taps as one part, which makes one convolution of theirs; the others single. Or nothing."""
+        taps = bits(at for at in self.network.cores if self._leaves[at] & self._taps)
+        if taps.bit_count() < 2 or taps not in self._known:
+            return []
+        return [taps, *(part for part in self.singles if not part & taps)]
+
+    def spine(self, parts: Sequence[Members]) -> Tree:
+        """The cheapest order to push the only input through some of these parts, which are cores or made of several."""
+        start = self.network.inputs[0]
+        count = self.cores.bit_count()
+        beam = max(BEAM[0], min(BEAM[1], TRIALS // (len(parts) * count)))
+        known = [(part, self._left(part), part.bit_count()) for part in parts]
+        layers: list[dict[Members, tuple[float, Tree, Mask]]] = [{} for _ in range(count + 1)]
+        layers[0] = {0: (0.0, start, self._left(1 << start))}
+        for layer in layers[:-1]:
+            for done, (cost, tree, mask) in sorted(layer.items(), key=lambda entry: entry[1][0])[:beam]:
+                size = done.bit_count()
+                open_parts = [entry for entry in known if not entry[0] & done]
+                for part, labels, more in [entry for entry in open_parts if entry[1] & mask] or open_parts:
+                    members = done | part
+                    total = cost + self._price(mask & ~(self._taps & ~labels), labels, members | 1 << start)
+                    inner, made = self.cheapest(part)
+                    total += 0.0 if self.weighing.folded else inner
+                    after = layers[size + more]
+                    if members not in after or total < after[members][0]:
+                        left = (mask | labels) & ~self._summed(mask & labels, members | 1 << start)
+                        after[members] = (total, (tree, made), left)
+        return layers[count][self.cores][1]
+
+    def row_price(self, parts: Sequence[Members]) -> float:
+        """About the time to make tables of some parts, to take rows of each, and to contract these one by one."""
+        tokens = self.network.size[TOKENS]
+        total, done, have = 0.0, 0, 0
+        for part in parts:
+            labels = self._left(part) & ~self._rows
+            total += 0.0 if self.weighing.folded else self.cheapest(part)[0]
+            total += self.model.gather(tokens * self._volume(labels))
+            if done:
+                total += self._price(have, labels, done | part, tokens)
+            have = (have | labels) & ~self._summed(have & labels, done | part)
+            done |= part
+        return total
+
+
+def _up_to(count: int, layers: Sequence[dict[Members, Members]]) -> list[Members]:
+    """Sets of cores, small ones first, as many sizes as make no more than so many sets; single cores in any case."""
+    found = sorted(layers[0])
+    for layer in layers[1:]:
+        if len(found) + len(layer) > count:
+            break
+        found += sorted(layer)
+    return found
+
+
+def bits(members: Iterable[int]) -> int:
+    """A set of small numbers, as the bits of one.
+
+    >>> bits([0, 2])
+    5
+    """
+    found = 0
+    for member in members:
+        found |= 1 << member
+    return found
+
+
+def members_of(found: int) -> Iterator[int]:
+    """The numbers whose bits are set.
+
+    >>> list(members_of(5))
+    [0, 2]
+    """
+    while found:
+        lowest = found & -found
+        yield lowest.bit_length() - 1
+        found ^= lowest
