@@ -43,8 +43,10 @@ def test_open_slices_alone_give_the_same_numbers(graph: Graph, seed: int, data: 
         assert error(two, one) <= 1e-10
 
 
-def test_gates_have_the_same_gradients() -> None:
-    layers = [lowrank(Mars(temperature=(0.3, 0.3)), open_only=way) for way in (False, True)]
+@pytest.mark.parametrize("straight_through", [False, True])
+def test_gates_have_the_same_gradients(straight_through: bool) -> None:
+    selector = Mars(temperature=(0.3, 0.3), straight_through=straight_through)
+    layers = [lowrank(selector, open_only=way) for way in (False, True)]
     layers[1].load_state_dict(layers[0].state_dict())
     x = torch.randn(7, 6, dtype=torch.float64)
     for seed in range(20):
@@ -74,7 +76,7 @@ def test_the_work_follows_the_open_slices() -> None:
 
 def test_what_is_open_is_taken_and_sizes_are_few() -> None:
     graph = tnmars.load(oracle.spec("tt_linear"))
-    gates = {"r1": [0.0] * 20, "r2": [0.0, 0.5] * 10, "r3": [1.0] * 20}
+    gates = {"r1": [False] * 20, "r2": [False, True] * 10, "r3": [True] * 20}
     taken = open_slices(graph, gates)
     assert len(taken["r1"]) == 1 and taken["r2"] == list(range(1, 20, 2)) and taken["r3"] == list(range(20))
 
@@ -82,8 +84,8 @@ def test_what_is_open_is_taken_and_sizes_are_few() -> None:
 def test_equal_terms_take_as_many_slices() -> None:
     graph = tnmars.load(oracle.spec("btd_linear"))
     names = list(graph.bonds)
-    gates = {name: [0.0] * graph.bonds[name].size for name in names}
-    gates[names[0]] = [1.0] * graph.bonds[names[0]].size
+    gates = {name: [False] * graph.bonds[name].size for name in names}
+    gates[names[0]] = [True] * graph.bonds[names[0]].size
     taken = open_slices(graph, gates)
     bond = names[0].partition(".")[2]
     same = {len(taken[name]) for name in names if name.endswith(f".{bond}")}
@@ -101,6 +103,7 @@ def test_under_compile_all_slices_are_contracted() -> None:
 
 def train(model: nn.Module, steps: int, patience: int | None) -> tuple[list[float], nn.Module]:
     model = copy.deepcopy(model)
+    torch.manual_seed(7)  # for dropout
     optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=1e-2))
     schedule = tnmars.MaskSchedule(model, steps, seed=5)
     shut = tnmars.ShutSlices(model, patience, optimizer, every=4) if patience else None
@@ -110,26 +113,27 @@ def train(model: nn.Module, steps: int, patience: int | None) -> tuple[list[floa
         x = torch.randn(7, 6, dtype=torch.float64, generator=random)
         loss = (model(x) - x[:, :5]).square().mean()
         (loss + tnmars.penalty(model) / 100).backward()
-        optimizer.step()
-        optimizer.zero_grad()
         if shut is not None:
             shut.step()
+        optimizer.step()
+        optimizer.zero_grad()
         schedule.step()
         losses.append(loss.item())
     return losses, model
 
 
-def test_dropped_slices_change_no_number() -> None:
+@pytest.mark.parametrize("price", ["uniform", "parameters", "macs"])
+def test_dropped_slices_change_no_number(price: str) -> None:
     """Two of four gates are shut for good; without them all goes on as with them."""
     torch.manual_seed(0)
-    model = nn.Sequential(lowrank(Mars(), open_only=True))
-    set_gates(model[0], {"r": torch.tensor([1.0, -40.0, 0.5, -40.0])})
+    model = nn.Sequential(nn.Dropout(0.2), lowrank(Mars(price=price), open_only=True))
+    set_gates(model[1], {"r": torch.tensor([1.0, -40.0, 0.5, -40.0])})
     wanted, full = train(model, 60, None)
     found, small = train(model, 60, 8)
-    assert small[0].graph.bonds["r"].size == 2 and full[0].graph.bonds["r"].size == 4
-    assert small[0].masks.places.tolist() == [0, 2]
+    assert small[1].graph.bonds["r"].size == 2 and full[1].graph.bonds["r"].size == 4
+    assert small[1].masks.places.tolist() == [0, 2]
     assert max(abs(one - two) for one, two in zip(found, wanted, strict=True)) <= 1e-9
-    assert error(small[0].logits()[0], full[0].logits()[0][[0, 2]]) <= 1e-9
+    assert error(small[1].logits()[0], full[1].logits()[0][[0, 2]]) <= 1e-9
 
 
 def test_a_gate_that_opens_now_and_then_stays() -> None:
@@ -141,6 +145,20 @@ def test_a_gate_that_opens_now_and_then_stays() -> None:
 def test_the_last_slice_of_a_bond_stays() -> None:
     _, small = train(nn.Sequential(lowrank(Mars(alpha=-60.0))), 30, 4)
     assert small[0].graph.bonds["r"].size == 1
+
+
+def test_what_the_selector_keeps_is_not_dropped() -> None:
+    _, small = train(nn.Sequential(lowrank(Mars(alpha=-60.0, min_keep=3))), 30, 4)
+    assert small[0].graph.bonds["r"].size == 3
+
+
+def test_counting_goes_on_after_a_resume() -> None:
+    shut = tnmars.ShutSlices(lowrank(Mars()), 3, every=5)
+    for _ in range(7):
+        shut.step()
+    again = tnmars.ShutSlices(lowrank(Mars()), 3, every=5)
+    again.load_state_dict(shut.state_dict())
+    assert again.steps == 7
 
 
 def test_patience_is_checked() -> None:

@@ -142,7 +142,8 @@ def test_the_pruned_graph_tells_where_it_comes_from(tmp_path) -> None:
     again = tnmars.load(tmp_path / "pruned.yaml")
     assert again == small.graph and again.origin == origin
     twice = tnmars.prune(compiled(again, selector=Given()), {"": {"r": (0,)}})
-    assert twice.graph.origin["before"] == origin and not twice.graph.bonds
+    assert twice.graph.origin["first"] == {"r": 4} and twice.graph.origin["sizes"] == {"r": 2}
+    assert twice.graph.origin["cuts"] == 2 and not twice.graph.bonds
 
 
 def test_a_model_without_gates_is_not_silently_left_alone() -> None:
@@ -255,6 +256,121 @@ def test_prune_in_place_keeps_gates_if_asked() -> None:
     schedule.step()
     train(layer, optimizer, 2, 1)
     assert layer.graph.bonds["r"].size == 2
+
+
+def pair() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(lowrank(Mars()), nn.ReLU(), nn.Linear(5, 6).double(), lowrank(Mars()))
+
+
+def test_all_is_checked_before_anything_is_changed() -> None:
+    model = pair()
+    optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=1e-2))
+    before = [value.shape for value in model.parameters()]
+    with pytest.raises(tnmars.GraphError):
+        tnmars.prune_(model, optimizer, {"0": {"r": (0, 1)}, "3": {"r": (9,)}})
+    assert [value.shape for value in model.parameters()] == before
+    held = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    assert held == {id(value) for value in model.parameters()}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_cores_that_layers_share_stay_shared(in_place: bool) -> None:
+    model = pair()
+    model[3].cores.put("A", model[0].cores.get("A"))
+    optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=1e-2))
+    kept = {"0": {"r": (0, 2)}, "3": {"r": (0, 2)}}
+    if in_place:
+        tnmars.prune_(model, optimizer, kept)
+        held = [value for group in optimizer.param_groups for value in group["params"]]
+        assert {id(value) for value in held} == {id(value) for value in model.parameters()}
+        assert len(held) == len({id(value) for value in held})
+    else:
+        model = tnmars.prune(model, kept)
+    assert model[3].cores.get("A") is model[0].cores.get("A")
+
+
+def test_shared_cores_are_not_cut_differently() -> None:
+    model = pair()
+    model[3].cores.put("A", model[0].cores.get("A"))
+    with pytest.raises(tnmars.TnmarsError, match=r"cut differently\. Nothing was changed"):
+        tnmars.prune_(model, None, {"0": {"r": (0, 2)}, "3": {"r": (0, 1)}})
+    assert model[0].graph.bonds["r"].size == 4
+
+
+def test_what_is_not_trained_stays_so() -> None:
+    model = pair()
+    model[0].cores.get("A").requires_grad_(False)
+    model[0].logits()[0].requires_grad_(False)
+    tnmars.prune_(model, keep={"0": {"r": (0, 2)}}, keep_gates=True)
+    assert not model[0].cores.get("A").requires_grad and not model[0].logits()[0].requires_grad
+    assert model[0].cores.get("B").requires_grad and model[3].logits()[0].requires_grad
+
+
+def test_an_optimizer_whose_state_cannot_follow_is_told() -> None:
+    layer = lowrank(Mars())
+    optimizer = torch.optim.Adafactor(layer.parameters(), lr=1e-2)
+    (layer(torch.randn(7, 6, dtype=torch.float64)).sum() + tnmars.penalty(layer)).backward()
+    optimizer.step()
+    with pytest.raises(tnmars.TnmarsError, match=r"Adafactor keeps .* Nothing was changed"):
+        tnmars.prune_(layer, optimizer, {"": {"r": (0,)}})
+    assert layer.graph.bonds["r"].size == 4
+
+
+def test_cutting_draws_no_random_number() -> None:
+    layer = lowrank(Mars())
+    state = torch.get_rng_state()
+    tnmars.prune_(layer, keep={"": {"r": (0, 2)}}, keep_gates=True)
+    tnmars.prune(layer)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_many_cuts_leave_a_file_that_can_be_read(tmp_path) -> None:
+    graph = tnmars.network("linear", "A[i,r] B[r,o]", inputs=dict(i=6), outputs=dict(o=5), bonds=60)
+    layer = compiled(graph, selector=Mars())
+    for size in range(59, 19, -1):
+        tnmars.prune_(layer, keep={"": {"r": range(size)}}, keep_gates=True)
+    tnmars.prune_(layer, keep={"": {"r": range(20)}}, keep_gates=True)
+    tnmars.save_spec(layer.graph, tmp_path / "pruned.yaml")
+    origin = tnmars.load(tmp_path / "pruned.yaml").origin
+    assert origin["first"] == {"r": 60} and origin["sizes"] == {"r": 21} and origin["cuts"] == 40
+
+
+def test_pruning_in_warm_up_is_told() -> None:
+    layer = lowrank(Mars())
+    tnmars.MaskSchedule(layer, 10, warmup_steps=5)
+    with pytest.warns(UserWarning, match="warm-up is on, so every slice is kept"):
+        tnmars.prune(layer)
+
+
+def test_slices_are_numbers() -> None:
+    for wrong in ([False, True], [0.9, 1.2], ["0"]):
+        with pytest.raises(tnmars.GraphError, match="It lists the numbers of slices"):
+            tnmars.prune(lowrank(), {"": {"r": wrong}})
+
+
+def test_a_layer_that_is_used_twice_has_two_names() -> None:
+    layer = lowrank()
+    model = nn.ModuleDict({"a": layer, "b": layer})
+    small = tnmars.prune(model, {"b": {"r": (0,)}})
+    assert small["a"] is small["b"] and not small["a"].graph.bonds
+
+
+def test_models_pruned_twice_are_models_pruned_once() -> None:
+    """With gates, noise and an optimiser: the second cut finds all in its place."""
+    results = []
+    for keeps_ in ([(0, 1, 3), (0, 2)], [(0, 3)]):
+        torch.manual_seed(0)
+        layer = lowrank(Mars())
+        optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+        train(layer, optimizer, 3, 0)
+        for kept in keeps_:
+            tnmars.prune_(layer, optimizer, {"": {"r": kept}}, keep_gates=True)
+        schedule = tnmars.MaskSchedule(layer, 10, seed=1)
+        losses = train(layer, optimizer, 5, 1)
+        schedule.step()
+        results.append([*losses, *(value.detach().sum().item() for value in layer.parameters())])
+    assert results[0] == results[1]
 
 
 def test_gradients_follow_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from pathlib import Path
 
 import oracle
@@ -17,14 +18,24 @@ from strategies import cases, graphs
 import tnmars
 from tnmars.graph import Graph
 
+SELECTORS = (
+    tnmars.Mars(pi=0.1, alpha=0.5, spread=1.0, temperature=(0.5, 0.1)),
+    tnmars.Mars(pi=0.1, alpha=-0.5, spread=1.0, temperature=(0.5, 0.1), min_keep=0, price="parameters"),
+    tnmars.GaussianGates(start_at=0.2),
+)
+
 
 class Life(RuleBasedStateMachine):
     """One layer with gates and its optimiser."""
 
-    @initialize(graph=graphs(bonded=True, terms=2), seed=st.integers(0, 2**20), open_only=st.booleans())
-    def start(self, graph: Graph, seed: int, open_only: bool) -> None:
+    @initialize(
+        graph=graphs(bonded=True, terms=2),
+        seed=st.integers(0, 2**20),
+        open_only=st.booleans(),
+        selector=st.sampled_from(SELECTORS),
+    )
+    def start(self, graph: Graph, seed: int, open_only: bool, selector: tnmars.Selector) -> None:
         torch.manual_seed(seed)
-        selector = tnmars.Mars(pi=0.1, alpha=0.5, spread=1.0, temperature=(0.5, 0.1))
         self.layer = compiled(graph, batch=3, selector=selector, dtype=torch.float64, open_only=open_only)
         self.task = problem(graph, 3, seed)
         oracle.load(self.layer, self.task, strict=False)
@@ -32,7 +43,7 @@ class Life(RuleBasedStateMachine):
 
     def _restart(self, warmup: int = 0) -> None:
         self.optimizer = torch.optim.Adam(tnmars.param_groups(self.layer, lr=1e-2))
-        self.schedule = tnmars.MaskSchedule(self.layer, 50, warmup_steps=warmup, seed=1)
+        self.schedule = tnmars.MaskSchedule(self.layer, 50, warmup_steps=warmup, seed=1, optimizer=self.optimizer)
 
     def _inputs(self) -> list[torch.Tensor]:
         dtype = self.layer.dtype
@@ -51,7 +62,9 @@ class Life(RuleBasedStateMachine):
     @rule(simplify=st.booleans(), gates=st.booleans())
     def prune(self, simplify: bool, gates: bool) -> None:
         before = self.layer.eval()(*self._inputs())
-        self.layer = tnmars.prune(self.layer, simplify=simplify, keep_gates=gates)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that warm-up is on
+            self.layer = tnmars.prune(self.layer, simplify=simplify, keep_gates=gates)
         room = 1e-10 if self.layer.dtype == torch.float64 else 1e-4
         assert error(self.layer.eval()(*self._inputs()), before) <= room
         self._restart()
@@ -60,7 +73,9 @@ class Life(RuleBasedStateMachine):
     @rule(gates=st.booleans())
     def prune_in_place(self, gates: bool) -> None:
         before = self.layer.eval()(*self._inputs())
-        tnmars.prune_(self.layer, self.optimizer, keep_gates=gates)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that warm-up is on
+            tnmars.prune_(self.layer, self.optimizer, keep_gates=gates)
         room = 1e-10 if self.layer.dtype == torch.float64 else 1e-4
         assert error(self.layer(*self._inputs()), before) <= room
         self.schedule = tnmars.MaskSchedule(self.layer, 50, seed=2)
@@ -74,6 +89,16 @@ class Life(RuleBasedStateMachine):
             self.layer = tnmars.load_into(torch.nn.Identity(), path)
         assert torch.equal(self.layer.eval()(*self._inputs()), before)
         self._restart()
+
+    @rule()
+    def checkpoint(self) -> None:
+        """The optimiser is not made anew: it goes on, in the same layer and in one that was something else."""
+        before = self.layer.eval()(*self._inputs())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint.safetensors"
+            tnmars.save_checkpoint(path, self.layer, self.optimizer, self.schedule)
+            tnmars.load_checkpoint(path, self.layer, self.optimizer, self.schedule)
+        assert torch.equal(self.layer.eval()(*self._inputs()), before)
 
     @rule()
     def copy(self) -> None:

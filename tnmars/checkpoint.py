@@ -24,7 +24,8 @@ from tnmars.files import previous as previous_of
 from tnmars.jsonable import decode, encode
 from tnmars.module import layers
 from tnmars.schedule import MaskSchedule
-from tnmars.store import MODEL, contents, is_first_rank, prepare, stored
+from tnmars.sharded import is_first_rank
+from tnmars.store import MODEL, contents, prepare, stored
 
 OPTIMIZER = "optimizer."
 TORCH = "random.torch"

@@ -9,6 +9,7 @@ import torch
 
 from tnmars import spec
 from tnmars.choice import Planner
+from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.plan.cost import CostModel, machine_model
@@ -42,6 +43,8 @@ def compile(
     machine. Options of the layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or
     the variance of the weight.
     """
+    if selector is not None and not isinstance(selector, Selector):
+        raise TnmarsError(f"selector is {selector!r}; it is a value such as tnmars.Mars(pi=1e-2, alpha=-1.75).")
     found = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
 from tnmars.errors import TnmarsError
 from tnmars.gates import largest
 from tnmars.module import TNModule, layers
-from tnmars.pruning import prune_
+from tnmars.pruning import decided, prune_
 
 
 class ShutSlices:
     """Counts for how long each gate of a model has been shut, and drops the slices whose time is up.
 
-    `step()` is called after each step of the optimiser, before that of the schedule; it looks every `every` steps
-    whether there is something to drop, for instance once an epoch. The largest gate of each bond stays. What is left
-    goes on as if nothing had been dropped: it keeps its noise, its gates and its state in the optimiser.
+    `step()` is called between the backward pass and the optimiser's step; it looks every `every` steps whether there
+    is something to drop, for instance once an epoch. What the selector would keep stays, and the largest gate of each
+    bond. What is left goes on as if nothing had been dropped: it keeps its noise, its gates and its state in the
+    optimiser. A model under DDP or FSDP2 cannot be cut so: cut it between epochs, and wrap it anew.
     """
 
     def __init__(
@@ -29,6 +32,13 @@ class ShutSlices:
         self.optimizer = optimizer
         self.every = every
         self.steps = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint needs, beside the counts of the gates, which are buffers of the model."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.steps = int(state["steps"])
 
     def step(self) -> int:
         """Counts, and drops what has been shut for long; returns how many slices were dropped."""
@@ -51,12 +61,13 @@ class ShutSlices:
 
 
 def _live(layer: TNModule, patience: int) -> dict[str, tuple[int, ...]]:
-    """The slices to keep of each bond that has some to drop."""
+    """The slices to keep of each bond; none named where nothing is to be dropped."""
     assert layer.masks is not None
     counts = torch.split(layer.masks.shut_for, list(layer.masks.sizes.values()))
-    found = {}
-    for bond, logits, shut_for in zip(layer.graph.bonds, layer.logits(), counts, strict=True):
-        live = (shut_for < patience) | largest(logits.detach(), float("inf"), 1)
-        if not bool(live.all()):
-            found[bond] = tuple(int(index) for index in live.nonzero().reshape(-1))
-    return found
+    live = []
+    for logits, shut_for in zip(layer.logits(), counts, strict=True):
+        values = logits.detach()
+        live.append((shut_for < patience) | layer.masks.selector.keep(values) | largest(values, float("inf"), 1))
+    if bool(torch.cat(live).all()):
+        return {}
+    return decided(layer, torch.cat(live))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable
@@ -60,7 +61,7 @@ def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bo
                 stream.write(piece)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(0o666 & ~_umask())
         if keep_previous and target.exists():
             _keep(target, Path(f"{temporary}.link.part"))
         Path(temporary).replace(target)
@@ -70,10 +71,20 @@ def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bo
         raise
 
 
+def _umask() -> int:
+    """What the user takes from the rights of new files."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def _keep(target: Path, second: Path) -> None:
     """Gives a file a second name, in the place of what had that name. The first name is there all the time."""
     try:
-        second.hardlink_to(target)
+        try:
+            second.hardlink_to(target)
+        except OSError:  # a file system without second names
+            shutil.copyfile(target, second)
         second.replace(previous(target))
     finally:
         second.unlink(missing_ok=True)  # where both names were the same file already, a rename does nothing

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from tnmars.errors import TnmarsError
 from tnmars.rewrite import Piece, Rewrite, Source
 
 
@@ -57,10 +58,25 @@ Change = tuple["nn.Parameter | None", Callable[[Tensor], Tensor]]
 """What comes in the place of a parameter, if anything, and what is left of a value of the parameter's shape."""
 
 
+def check_state(optimizer: torch.optim.Optimizer, changed: Collection[nn.Parameter]) -> None:
+    """Raises where an optimiser keeps something for a parameter that cannot follow a cut entry by entry."""
+    for parameter in changed:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if torch.is_tensor(value):
+                fits = value.dim() == 0 or value.shape == parameter.shape
+            else:
+                fits = value is None or isinstance(value, (bool, int, float))
+            if not fits:
+                raise TnmarsError(
+                    f"{type(optimizer).__name__} keeps '{key}', which has not the shape of its parameter and cannot "
+                    "follow a cut. Nothing was changed.\n  Make a new optimiser after the cut: prune_(model)."
+                )
+
+
 def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter, Change]) -> None:
     """Puts new parameters in the place of old ones in an optimiser's groups, with what is left of their state."""
     for group in optimizer.param_groups:
-        kept = []
+        kept: list[nn.Parameter] = []
         for old in group["params"]:
             if old not in changes:
                 kept.append(old)
@@ -69,7 +85,8 @@ def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter,
             state = optimizer.state.pop(old, None)
             if new is None:
                 continue
-            kept.append(new)
+            if all(new is not other for other in kept):
+                kept.append(new)
             if state is not None:
                 optimizer.state[new] = {
                     key: follow(value) if torch.is_tensor(value) and value.shape == old.shape else value

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tnmars.select.base import Selector
 
-PATIENCE = 200
-"""After how many training passes with the same noise a user has probably forgotten the schedule."""
+UNSCHEDULED = 1000
+"""After how many training passes without a step of a schedule a user has probably forgotten it."""
 
 
 class Masks(nn.Module):
@@ -30,6 +30,8 @@ class Masks(nn.Module):
     that are left get the same whether others have been dropped or not."""
     drawn: Tensor
     """How many gates the layer began with."""
+    unit: Tensor
+    """What an average slice of the layer cost at the beginning, where slices are priced by what they hold."""
     shut_for: Tensor
     """For how many steps each gate has been shut, where a schedule counts them."""
 
@@ -43,21 +45,38 @@ class Masks(nn.Module):
         super().__init__()
         self.selector = selector
         self.sizes = dict(sizes)
-        self._passes = 0
+        self._passes: int | None = 0
         count = sum(self.sizes.values())
-        self.register_buffer("noise", torch.zeros(count, device=device, dtype=dtype))
-        self.register_buffer("temperature", torch.tensor(selector.temperature_at(0.0), device=device, dtype=dtype))
-        self.register_buffer("is_warm", torch.tensor(False, device=device))
-        self.register_buffer("places", torch.arange(count, device=device))
-        self.register_buffer("drawn", torch.tensor(count, device=device))
-        self.register_buffer("shut_for", torch.zeros(count, dtype=torch.long, device=device))
-        if not self.noise.is_meta:
-            self.redraw_(selector.noise(count), selector.temperature_at(0.0), is_warm=False)
+        kind = dtype if dtype == torch.float64 else torch.float32
+        self.register_buffer("noise", torch.zeros(count, device=device, dtype=kind))
+        self.register_buffer("temperature", torch.ones((), device=device, dtype=kind))
+        self.register_buffer("is_warm", torch.zeros((), device=device, dtype=torch.bool))
+        self.register_buffer("places", torch.zeros(count, device=device, dtype=torch.long))
+        self.register_buffer("drawn", torch.zeros((), device=device, dtype=torch.long))
+        self.register_buffer("shut_for", torch.zeros(count, device=device, dtype=torch.long))
+        self.register_buffer("unit", torch.ones((), device=device, dtype=torch.float64))
+
+    @torch.no_grad()
+    def reset_(self) -> None:
+        """Sets every buffer as it is at the beginning, with noise from torch's own random state."""
+        count = sum(self.sizes.values())
+        self.places.copy_(torch.arange(count))
+        self.drawn.fill_(count)
+        self.shut_for.zero_()
+        self._draw(self.selector.noise(count), self.selector.temperature_at(0.0), is_warm=False)
+
+    def keep(self, logits: Tensor) -> Tensor:
+        """Which slices of one bond are kept; all while warm-up is on."""
+        return self.selector.keep(logits) | self.is_warm
 
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample, from that of all gates that the layer began with."""
-        self._passes = 0
+        if self._passes is not None:
+            self._passes = 0 if self._passes == 0 else None  # the first sets it up; from then on someone steps it
+        self._draw(noise, temperature, is_warm=is_warm)
+
+    def _draw(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         self.noise.copy_(noise.to(self.places.device)[self.places])
         if is_warm:
             self.noise.fill_(inf)
@@ -83,14 +102,24 @@ class Masks(nn.Module):
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:
         """Notes which gates this step's sample shuts."""
-        sample = self.selector.sample(torch.cat(tuple(logits)), self.noise, self.temperature)
-        self.shut_for.copy_(torch.where(sample == 0.0, self.shut_for + 1, torch.zeros_like(self.shut_for)))
+        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature)
+        self.shut_for.copy_(torch.where(is_open, torch.zeros_like(self.shut_for), self.shut_for + 1))
+
+    @torch.no_grad()
+    def open_slices(self, logits: Sequence[Tensor]) -> list[list[bool]]:
+        """For each bond, which gates of this step's sample are open, or have a gradient."""
+        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature).tolist()
+        found, first = [], 0
+        for size in self.sizes.values():
+            found.append(is_open[first : first + size])
+            first += size
+        return found
 
     def take_(self, other: Masks, taken: Tensor) -> None:
         """Takes over the state of other masks, of whose gates it has those taken."""
         for name in ("noise", "places", "shut_for"):
             getattr(self, name).copy_(getattr(other, name)[taken])
-        for name in ("temperature", "is_warm", "drawn"):
+        for name in ("temperature", "is_warm", "drawn", "unit"):
             getattr(self, name).copy_(getattr(other, name))
 
     def probability(self, logits: Sequence[Tensor]) -> Tensor:
@@ -101,18 +130,21 @@ class Masks(nn.Module):
         return found
 
     def watch(self) -> None:
-        """Warns once if the same noise is used again and again."""
+        """Warns once if training goes on and no schedule is ever stepped."""
+        if self._passes is None or not torch.is_grad_enabled():
+            return
         self._passes += 1
-        if self._passes == PATIENCE and torch.is_grad_enabled():
+        if self._passes == UNSCHEDULED:
+            self._passes = None
             warnings.warn(
-                f"{PATIENCE} training passes with the same sample of the gates: call step() of a tnmars.MaskSchedule "
-                "after each step of the optimiser.",
+                f"{UNSCHEDULED:,} training passes with the same sample of the gates: call step() of a "
+                "tnmars.MaskSchedule after each step of the optimiser.",
                 UserWarning,
                 stacklevel=2,
             )
 
     def _kept(self, logits: Tensor) -> Tensor:
-        return (self.selector.keep(logits) | self.is_warm).to(logits.dtype)
+        return self.keep(logits).to(logits.dtype)
 
     def _firsts(self) -> Tensor:
         sizes = torch.tensor([0, *self.sizes.values()][:-1], device=self.noise.device)

@@ -19,11 +19,11 @@ from tnmars.choice import Planner
 from tnmars.errors import ShapeError
 from tnmars.forms import Form
 from tnmars.graph import Graph, Role
-from tnmars.masking import homes
 from tnmars.masks import Masks
 from tnmars.opening import Opening
+from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.runnable import WEIGHT, Chosen, Code, Programs, code
-from tnmars.scaling import is_plain, scaled_cores
+from tnmars.scaling import is_plain, scaled, scaled_cores
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -114,7 +114,8 @@ class TNModule(Shell):
         self.__dict__["cached"] = None
         graph = planner.graph
         cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
-        gates = {name: _empty((bond.size,), device, dtype) for name, bond in graph.bonds.items()}
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        gates = {name: _empty((bond.size,), device, kind) for name, bond in graph.bonds.items()}
         self.become_(planner, cores, gates if selector is not None and selector.has_gates else {}, plans)
         self.register_parameter("bias", _empty((graph.out_features,), device, dtype) if graph.has_bias else None)
         self.reset_parameters()
@@ -159,10 +160,39 @@ class TNModule(Shell):
         if self.bias is not None:
             bound = (self.graph.in_features * prod(self.graph.kernel_size)) ** -0.5
             nn.init.uniform_(self.bias, -bound, bound)
-        with torch.no_grad():
-            for logits in self.logits():
-                assert self.selector is not None
-                logits.copy_(self.selector.start(logits.numel()))
+        if self.masks is not None:
+            with torch.no_grad():
+                for logits in self.logits():
+                    logits.copy_(self.masks.selector.start(logits.numel()))
+            self.masks.reset_()
+            self.masks.unit.fill_(self._average_price())
+
+    def _average_price(self) -> float:
+        """What a slice costs in the mean, where slices are priced by what they hold."""
+        assert self.masks is not None
+        what = self.masks.selector.price
+        if what not in ("parameters", "macs"):
+            return 1.0
+        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
+        terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
+        return float(evaluate(terms, sizes)) / sum(sizes.values())
+
+    def mac_terms(self) -> tuple[Monomial, ...]:
+        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds."""
+        return mac_terms(self.graph, self.plan("infer", self.nominal)) if self.graph.terms else ()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
+        """As in `nn.Module`; but gates stay in float32 at least, for half the digits would not let them learn."""
+        before = [value.data for value in self._digits()]
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for value, was in zip(self._digits(), before, strict=True):
+            if value.dtype in (torch.float16, torch.bfloat16):
+                value.data = was.to(value.device)
+        return self
+
+    def _digits(self) -> list[Tensor]:
+        """What a gate is made of."""
+        return [] if self.masks is None else [*self.logits(), self.masks.noise, self.masks.temperature]
 
     def logits(self) -> list[nn.Parameter]:
         """The learned numbers of the gates, one vector for each bond in the graph's order; none without gates."""
@@ -170,18 +200,15 @@ class TNModule(Shell):
 
     def gate_values(self) -> dict[str, Tensor]:
         """The gates of every bond, as `forward` would use them now."""
-        return {} if self.masks is None else dict(zip(self.graph.bonds, self.masks(self.logits()), strict=True))
+        if self.masks is None:
+            return {}
+        found = (gate.to(self.dtype) for gate in self.masks(self.logits()))
+        return dict(zip(self.graph.bonds, found, strict=True))
 
     def scaled_cores(self) -> dict[str, Tensor]:
         """The cores with the gates multiplied in, by which the layer could do without gates; as `forward` would now."""
-        found: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
-        gates = self.gate_values()
-        for core, bonds in homes(self.graph).items() if gates else ():
-            edges = self.graph.edges_of(core)
-            for edge, bond in bonds:
-                shape = [-1 if axis == edge else 1 for axis in edges]
-                found[core] = found[core] * gates[bond].reshape(shape)
-        return found
+        cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+        return cores if self.masks is None else scaled(self.graph, self.gate_values(), cores)
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.cores.parameters())
@@ -245,7 +272,8 @@ class TNModule(Shell):
         size = self.nominal if torch.compiler.is_compiling() else batch
         if self.masks is not None and self.masks.is_drawn and is_plain():
             if self.open_only:
-                return self.opening(mode, batch, cores, self.gate_values())
+                is_open = dict(zip(self.graph.bonds, self.masks.open_slices(self.logits()), strict=True))
+                return self.opening(mode, batch, cores, self.gate_values(), is_open)
             cores = scaled_cores(self.graph, self.masks, self.logits(), cores)
             made = self.programs.pick(size, mode, scaled=True)
         else:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.errors import TnmarsError
 from tnmars.module import TNModule, layers
-from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
+from tnmars.price import Monomial, evaluate, parameter_terms
 from tnmars.sharded import squares, whole
 
 
@@ -34,30 +35,23 @@ def _parts(layer: TNModule) -> Iterator[Tensor]:
         nats = layer.selector.charge(_cost(layer, probability), probability)
         yield torch.where(layer.masks.is_warm, torch.zeros_like(nats), nats)
     factor = layer.selector.weight_decay
-    if factor:
-        for core in layer.cores.parameters():
-            yield factor * squares(core)
+    if factor and layer.graph.terms:
+        yield factor * squares(list(layer.cores.parameters()))
 
 
 def _cost(layer: TNModule, probability: Tensor) -> Tensor:
     """The expected cost of the open slices, in slices of average price; for description length, in parameters."""
-    assert layer.selector is not None
-    price = layer.selector.price
+    assert layer.masks is not None
+    price = layer.masks.selector.price
     if price == "uniform":
         return probability.sum()
     terms = _terms(layer, "parameters" if price == "bic" else price)
     expected: Tensor = evaluate(terms, _expected_sizes(layer, probability))
-    if price == "bic":
-        return expected
-    full = evaluate(terms, {name: bond.size for name, bond in layer.graph.bonds.items()})
-    relative: Tensor = expected * (probability.numel() / full)
-    return relative
+    return expected if price == "bic" else expected / layer.masks.unit.to(expected.dtype)
 
 
 def _terms(layer: TNModule, what: str) -> tuple[Monomial, ...]:
-    if what == "parameters":
-        return parameter_terms(layer.graph)
-    return mac_terms(layer.graph, layer.plan("infer", layer.nominal))
+    return parameter_terms(layer.graph) if what == "parameters" else layer.mac_terms()
 
 
 def _expected_sizes(layer: TNModule, probability: Tensor) -> dict[str, Tensor]:
@@ -70,6 +64,8 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
 
     Layers without gates count as they are.
     """
+    if what not in ("parameters", "macs"):
+        raise TnmarsError(f"'{what}' is not something that is expected here; known: parameters, macs.")
     total = torch.zeros(())
     for _, layer in layers(model):
         sizes: dict[str, Any] = {name: bond.size for name, bond in layer.graph.bonds.items()}
@@ -80,13 +76,21 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
 
 
 def param_groups(
-    model: nn.Module, lr: float, *, mask_lr: float | None = None, weight_decay: float = 0.0
+    model: nn.Module, lr: float, *, mask_lr: float | None = None, weight_decay: float | None = None
 ) -> list[dict[str, Any]]:
-    """Groups for a torch optimiser: logits of gates by themselves, without weight decay, and all else."""
+    """Groups for a torch optimiser: logits of gates by themselves, without weight decay, and all else.
+
+    Without `weight_decay` the other group has the optimiser's own.
+    """
     logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
     trained = [value for value in model.parameters() if value.requires_grad]
-    groups = [
-        {"params": [value for value in trained if id(value) not in logits], "lr": lr, "weight_decay": weight_decay},
-        {"params": [value for value in trained if id(value) in logits], "lr": mask_lr or lr, "weight_decay": 0.0},
-    ]
+    others: dict[str, Any] = {"params": [value for value in trained if id(value) not in logits], "lr": lr}
+    if weight_decay is not None:
+        others["weight_decay"] = weight_decay
+    gates = {
+        "params": [value for value in trained if id(value) in logits],
+        "lr": lr if mask_lr is None else mask_lr,
+        "weight_decay": 0.0,
+    }
+    groups = [others, gates]
     return [group for group in groups if group["params"]]

@@ -37,10 +37,15 @@ class Opening:
         self._codes: dict[tuple[object, ...], Code] = {}
 
     def __call__(
-        self, mode: str, batch: int, cores: Mapping[str, Tensor], gates: Mapping[str, Tensor]
+        self,
+        mode: str,
+        batch: int,
+        cores: Mapping[str, Tensor],
+        gates: Mapping[str, Tensor],
+        is_open: Mapping[str, Sequence[bool]],
     ) -> tuple[Code, list[Tensor]]:
         """The code for the open slices, and the cores and gates that it takes."""
-        taken = open_slices(self.planner.graph, {name: gate.tolist() for name, gate in gates.items()})
+        taken = open_slices(self.planner.graph, is_open)
         sizes = {name: len(indices) for name, indices in taken.items()}
         made = self._code(mode, batch, sizes)
         return made, _arguments(self.planner.graph, made, cores, gates, taken)
@@ -53,7 +58,8 @@ class Opening:
             level += 1
         if level not in self._programs:
             near = resized(graph, _sizes_at(graph, 0.5**level))
-            self._programs[level] = Programs(replace(self.planner, graph=near), gated=True)
+            untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
+            self._programs[level] = Programs(untimed, gated=True)
         programs = self._programs[level]
         key = (mode, 0 if mode == WEIGHT else programs.bucket(batch), level, *sizes.values())
         if key not in self._codes:
@@ -64,12 +70,12 @@ class Opening:
         return self._codes[key]
 
 
-def open_slices(graph: Graph, gates: Mapping[str, Sequence[float]]) -> dict[str, list[int]]:
+def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
     """The slices of each bond to contract: the open ones, filled up with shut ones to a size of few.
 
     Terms of equal shape are computed together, so they take as many slices of a bond as the one with the most.
     """
-    found = {name: [at for at, value in enumerate(values) if value != 0.0] for name, values in gates.items()}
+    found = {name: [at for at, value in enumerate(values) if value] for name, values in gates.items()}
     counts = {name: _rounded(len(indices), len(gates[name])) for name, indices in found.items()}
     if len(counts) > MANY:
         share = max(count / len(gates[name]) for name, count in counts.items())
@@ -80,7 +86,7 @@ def open_slices(graph: Graph, gates: Mapping[str, Sequence[float]]) -> dict[str,
             most = max(counts[name] for name in names)
             counts.update(dict.fromkeys(names, most))
     for name, indices in found.items():
-        spare = [at for at, value in enumerate(gates[name]) if value == 0.0]
+        spare = [at for at, value in enumerate(gates[name]) if not value]
         found[name] = sorted(indices + spare[: counts[name] - len(indices)])
     return found
 

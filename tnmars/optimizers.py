@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.jsonable import decode, encode
+from tnmars.sharded import whole
 
 Optimizer = torch.optim.Optimizer
 
@@ -46,7 +47,7 @@ def _split(entries: Mapping[str, Any], where: str, tensors: dict[str, Tensor]) -
     found = {}
     for key, value in entries.items():
         if isinstance(value, Tensor):
-            tensors[f"{where}.{key}"] = value.full_tensor() if hasattr(value, "full_tensor") else value
+            tensors[f"{where}.{key}"] = whole(value)
             found[key] = {"$tensor": True}
         else:
             found[key] = encode(value, f"optimizer.{where}.{key}")

@@ -7,20 +7,22 @@ machinery of its own: it is a rewrite of the graph, and `compile` again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.choice import Planner, choose
 from tnmars.errors import TnmarsError, listing, nearest
-from tnmars.follow import Change, cores_after, part_after, replace_in_, vectors_after
+from tnmars.follow import Change, check_state, cores_after, part_after, replace_in_, vectors_after
 from tnmars.graph import Graph, Json
 from tnmars.module import TNModule, layers
 from tnmars.plan.layout import Weighing
-from tnmars.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
+from tnmars.rewrite import Keep, Piece, Rewrite, drop_ones, merge, mergeable
 from tnmars.rewrite import prune as cut
 from tnmars.sharded import from_first_rank, is_sharded, whole
 
@@ -31,7 +33,7 @@ MOST_MERGERS = 64
 def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
     """For each layer with gates, by name, the slices of each bond that its selector keeps.
 
-    Under several processes rank 0 decides.
+    Under several processes rank 0 decides, and all of them call it.
     """
     return {name: layer_keep(layer) for name, layer in layers(model) if layer.masks is not None}
 
@@ -40,9 +42,13 @@ def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
     """The slices of each bond that the selector of a layer keeps; all while warm-up is on."""
     assert layer.masks is not None
     with torch.no_grad():
-        kept = [layer.masks.selector.keep(whole(logits)) | layer.masks.is_warm for logits in layer.logits()]
-        decided = from_first_rank(torch.cat(kept).to(torch.uint8))
-    parts = torch.split(decided.cpu(), [bond.size for bond in layer.graph.bonds.values()])
+        return decided(layer, torch.cat([layer.masks.keep(whole(logits)) for logits in layer.logits()]))
+
+
+def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:
+    """What rank 0 keeps, from a vector over the slices of all bonds."""
+    shared = from_first_rank(kept.to(torch.uint8)).cpu()
+    parts = torch.split(shared, [bond.size for bond in layer.graph.bonds.values()])
     found = (tuple(int(index) for index in part.nonzero().reshape(-1)) for part in parts)
     return dict(zip(layer.graph.bonds, found, strict=True))
 
@@ -59,11 +65,14 @@ def prune(
 
     Bonds of size 1 are dropped, and with `simplify` cores are merged where both parameters and planned time fall.
     `keep_gates` leaves the gates of what is kept, to select further; bonds then stay as they are. `step` is noted in
-    the pruned graph's origin.
+    the pruned graph's origin. Under several processes all of them call it.
     """
+    wanted = _wanted(model, keep)
     pruned = copy.deepcopy(model)
-    for layer, kept in _wanted(pruned, keep):
-        _cut_(layer, kept, step, keep_gates=keep_gates, merges=simplify and not keep_gates)
+    found = _by_name(pruned)
+    _apply(
+        [Cut(found[name], name, kept, step, keep_gates, simplify and not keep_gates) for name, kept in wanted.items()]
+    )
     return pruned
 
 
@@ -75,59 +84,127 @@ def prune_(
     keep_gates: bool = False,
     step: int | None = None,
 ) -> None:
-    """The same in place, without mergers, so that training goes on: the optimiser's state follows, entry by entry."""
-    changes: dict[nn.Parameter, Change] = {}
-    for layer, kept in _wanted(model, keep):
-        changes |= _cut_(layer, kept, step, keep_gates=keep_gates, merges=False)
+    """The same in place, without mergers, so that training goes on: the optimiser's state follows, entry by entry.
+
+    All is checked before anything is changed.
+    """
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise TnmarsError(
+            "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
+            "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it anew."
+        )
+    found = _by_name(model)
+    cuts = [Cut(found[name], name, kept, step, keep_gates, False) for name, kept in _wanted(model, keep).items()]
+    if optimizer is not None:
+        check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()})
+    changes = _apply(cuts)
     if optimizer is not None:
         replace_in_(optimizer, changes)
 
 
-def _wanted(model: nn.Module, given: Mapping[str, Keep] | None) -> Iterator[tuple[TNModule, Keep]]:
+def _by_name(model: nn.Module) -> dict[str, TNModule]:
+    """Every compiled layer by every name that it has."""
+    named = model.named_modules(remove_duplicate=False)
+    return {name: module for name, module in named if isinstance(module, TNModule)}
+
+
+def _wanted(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
     """The layers to cut, and what to keep of them."""
-    found = dict(layers(model))
     if given is None:
-        gated = [(layer, layer_keep(layer)) for layer in found.values() if layer.masks is not None]
+        gated = {name: layer for name, layer in layers(model) if layer.masks is not None}
         if not gated:
             raise TnmarsError("no layer of the model has gates. Nothing was changed.\n  Compile with a selector.")
-        return iter(gated)
+        if all(bool(layer.masks.is_warm) for layer in gated.values() if layer.masks is not None):
+            text = "warm-up is on, so every slice is kept: the gates have not been trained."
+            warnings.warn(text, UserWarning, stacklevel=3)
+        return {name: layer_keep(layer) for name, layer in gated.items()}
+    found = _by_name(model)
     for name in given:
         if name not in found:
             known = f"Layers: {listing(list(found))}.{nearest(name, found)}"
             raise TnmarsError(f"keep names layer '{name}', which is no compiled layer. Nothing was changed.\n  {known}")
-    return iter([(found[name], kept) for name, kept in given.items()])
+    return dict(given)
 
 
-def _cut_(
-    layer: TNModule, kept: Keep, step: int | None, *, keep_gates: bool, merges: bool
-) -> dict[nn.Parameter, Change]:
-    """Cuts a layer in place; returns what came in the place of each of its parameters."""
-    if any(map(is_sharded, layer.parameters())):
-        raise TnmarsError(
-            "the layer's parameters are sharded over ranks. Nothing was changed.\n  Gather the model and its optimiser "
-            "(torch.distributed.checkpoint.state_dict), cut the whole one, and wrap it anew."
-        )
-    before = layer.graph
-    first = cut(before, kept)
-    steps = [first, *([] if keep_gates else [drop_ones(first.graph)])]
-    if merges:
-        steps += _mergers(steps[-1].graph, layer.planner)
-    graph = replace(steps[-1].graph, origin=_origin(layer, step))
-    old_cores = {name: layer.cores.get(name) for name in before.cores}
-    old_gates = dict(zip(before.bonds, layer.logits(), strict=True)) if layer.masks is not None else {}
-    with torch.no_grad():
-        values: dict[str, Tensor] = dict(old_cores)
-        for rewrite in steps:
-            values = cores_after(rewrite, values)
-        trained = any(core.requires_grad for core in old_cores.values())
-        cores = {name: nn.Parameter(value.clone(), requires_grad=trained) for name, value in values.items()}
-        logits = vectors_after(first, old_gates) if keep_gates else {}
-        gates = {name: nn.Parameter(value.clone()) for name, value in logits.items()}
-    masks = layer.masks
-    layer.become_(replace(layer.planner, graph=graph), cores, gates)
-    if layer.masks is not None and masks is not None:
-        layer.masks.take_(masks, _gates_taken(before, first))
-    return {} if merges else _changes(steps, old_cores, cores, old_gates, gates)
+class Cut:
+    """What becomes of one layer: worked out and checked when built, done by `apply`."""
+
+    def __init__(self, layer: TNModule, name: str, kept: Keep, step: int | None, keep_gates: bool, merges: bool):
+        if any(map(is_sharded, layer.parameters())):
+            raise TnmarsError(
+                f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
+                "and its optimiser (torch.distributed.checkpoint.state_dict), cut the whole one, and wrap it anew."
+            )
+        self.layer, self.name = layer, name
+        self.first = cut(layer.graph, kept)
+        self.steps = [self.first, *([] if keep_gates else [drop_ones(self.first.graph)])]
+        if merges:
+            self.steps += _mergers(self.steps[-1].graph, layer.planner)
+        self.graph = replace(self.steps[-1].graph, origin=_origin(layer, self.steps[-1].graph, step))
+        self.keep_gates = keep_gates
+        self.sources = {name: _sources(self.steps, name) for name in self.graph.cores}
+
+    def old(self, name: str) -> nn.Parameter:
+        return self.layer.cores.get(name)
+
+    def apply(self, made: dict[nn.Parameter, nn.Parameter]) -> dict[nn.Parameter, Change]:
+        """Cuts the layer; returns what came in the place of each of its parameters. Tied cores stay tied."""
+        layer, before = self.layer, self.layer.graph
+        old_cores = {name: layer.cores.get(name) for name in before.cores}
+        old_gates = dict(zip(before.bonds, layer.logits(), strict=True)) if layer.masks is not None else {}
+        with torch.no_grad():
+            values: dict[str, Tensor] = dict(old_cores)
+            for rewrite in self.steps:
+                values = cores_after(rewrite, values)
+        cores = {name: self._core(name, values[name], old_cores, made) for name in self.graph.cores}
+        gates: dict[str, nn.Parameter] = {}
+        if self.keep_gates and old_gates:
+            was = dict(self.first.bonds)
+            for name, value in vectors_after(self.first, old_gates).items():
+                gates[name] = nn.Parameter(value.detach().clone(), requires_grad=old_gates[was[name]].requires_grad)
+        masks = layer.masks
+        layer.become_(replace(layer.planner, graph=self.graph), cores, gates)
+        if layer.masks is not None and masks is not None:
+            layer.masks.take_(masks, _gates_taken(before, self.first))
+        return _changes(self.steps, self.first, old_cores, cores, old_gates, gates)
+
+    def _core(
+        self, name: str, value: Tensor, old: Mapping[str, nn.Parameter], made: dict[nn.Parameter, nn.Parameter]
+    ) -> nn.Parameter:
+        """The core of that name, with its value; the same that another layer has, where they shared it before."""
+        sources = [old[source] for source in self.sources[name]]
+        new = nn.Parameter(value.clone(), requires_grad=any(source.requires_grad for source in sources))
+        return new if len(sources) > 1 else made.setdefault(sources[0], new)
+
+
+def _apply(cuts: list[Cut]) -> dict[nn.Parameter, Change]:
+    """Does all cuts, once it is sure that cores which layers share are cut alike."""
+    shared: dict[int, tuple[str, str, object]] = {}
+    for entry in cuts:
+        for name in entry.layer.graph.cores:
+            how = _followed(entry.steps, name)[2]
+            if how is None:
+                continue
+            other, core, before = shared.setdefault(id(entry.old(name)), (entry.name, name, how))
+            if before != how:
+                raise TnmarsError(
+                    f"core '{name}' of layer '{entry.name}' is core '{core}' of layer '{other}' too, but they would be "
+                    "cut differently. Nothing was changed.\n  Give both the same slices with keep=..."
+                )
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    changes: dict[nn.Parameter, Change] = {}
+    for entry in cuts:
+        changes |= entry.apply(made)
+    return changes
+
+
+def _sources(steps: list[Rewrite], name: str) -> tuple[str, ...]:
+    """The cores at the beginning that a core at the end is made of."""
+    names: tuple[str, ...] = (name,)
+    for rewrite in reversed(steps):
+        pieces = {piece.name: piece for piece in rewrite.pieces}
+        names = tuple(source.name for current in names for source in pieces[current].sources)
+    return names
 
 
 def _gates_taken(before: Graph, rewrite: Rewrite) -> Tensor:
@@ -139,6 +216,7 @@ def _gates_taken(before: Graph, rewrite: Rewrite) -> Tensor:
 
 def _changes(
     steps: list[Rewrite],
+    first: Rewrite,
     old_cores: Mapping[str, nn.Parameter],
     cores: Mapping[str, nn.Parameter],
     old_gates: Mapping[str, nn.Parameter],
@@ -147,17 +225,16 @@ def _changes(
     """What came in the place of each parameter: a part of it, or nothing."""
     found: dict[nn.Parameter, Change] = {}
     for name, old in old_cores.items():
-        new, follow = _followed(steps, name)
+        new, follow, _ = _followed(steps, name)
         found[old] = (cores[new] if new is not None else None, follow)
-    before = {was: now for now, was in steps[0].bonds}
-    taken = dict(steps[0].taken)
+    before = {was: now for now, was in first.bonds}
+    taken = dict(first.taken)
     for name, old in old_gates.items():
         now = before.get(name, "")
-        index = list(taken.get(now, ()))
-        found[old] = (gates.get(now), partial(_entries, index=index))
-    for old, (now_parameter, follow) in found.items():
-        if now_parameter is not None and old.grad is not None:
-            now_parameter.grad = follow(old.grad)
+        found[old] = (gates.get(now), partial(_entries, index=list(taken.get(now, ()))))
+    for old, (value, follow) in found.items():
+        if value is not None and old.grad is not None:
+            value.grad = follow(old.grad)
     return found
 
 
@@ -165,14 +242,17 @@ def _entries(value: Tensor, index: list[int]) -> Tensor:
     return value[index].contiguous()
 
 
-def _followed(steps: list[Rewrite], name: str) -> tuple[str | None, Callable[[Tensor], Tensor]]:
-    """The name of a core after some rewrites without mergers, and what they do to a value of its shape."""
-    pieces = []
+def _followed(steps: list[Rewrite], name: str) -> tuple[str | None, Callable[[Tensor], Tensor], object]:
+    """The name of a core after some rewrites, what they do to a value of its shape, and that as a value to compare.
+
+    A core that is merged with another has no part of its own left.
+    """
+    pieces: list[Piece] = []
     current: str | None = name
     for rewrite in steps:
-        piece = next((piece for piece in rewrite.pieces if piece.sources[0].name == current), None)
-        if piece is None:
-            return None, lambda value: value
+        piece = next((p for p in rewrite.pieces if any(source.name == current for source in p.sources)), None)
+        if piece is None or not piece.is_part:
+            return None, lambda value: value, None if piece is not None else ()
         pieces.append(piece)
         current = piece.name
 
@@ -181,7 +261,8 @@ def _followed(steps: list[Rewrite], name: str) -> tuple[str | None, Callable[[Te
             value = part_after(piece, value)
         return value.clone()
 
-    return current, follow
+    how = tuple((piece.sources[0].taken, len(piece.edges)) for piece in pieces)
+    return current, follow, how
 
 
 def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
@@ -208,13 +289,23 @@ def _time(graph: Graph, planner: Planner) -> float:
     return choose(graph, planner.nominal, weighing, planner.image, planner.optimizer)[0].cost
 
 
-def _origin(layer: TNModule, step: int | None) -> dict[str, Json]:
-    """Where a pruned graph comes from: the sizes of its bonds before, and by which rule it was cut."""
-    found: dict[str, Json] = {"sizes": {name: bond.size for name, bond in layer.graph.bonds.items()}}
+def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Json] | None:
+    """Where a pruned graph comes from: the sizes of its bonds before the first cut and before this one, and the rule.
+
+    A cut that changes nothing leaves no trace.
+    """
+    before = layer.graph
+    if before == after:
+        return before.origin
+    sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
+    earlier = before.origin or {}
+    found: dict[str, Json] = {"sizes": sizes}
     if layer.selector is not None:
         found["selector"] = layer.selector.settings()
     if step is not None:
         found["step"] = step
-    if layer.graph.origin is not None:
-        found["before"] = layer.graph.origin
+    if "sizes" in earlier:
+        found["first"] = earlier.get("first", earlier["sizes"])
+    count = earlier.get("cuts", 0)
+    found["cuts"] = (count if isinstance(count, int) else 0) + 1
     return found

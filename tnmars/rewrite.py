@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import Core, Edge, Graph, Term
+from tnmars.parts import whole
 
 Keep = Mapping[str, Sequence[int]]
 """The kept indices of bonds, by qualified name and in rising order; a bond that is not named keeps all."""
@@ -84,7 +85,12 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
             text = f"keep names bond '{name}', which the graph does not have."
             problems.append(Problem(text, f"Bonds: {listing(list(sizes))}.{nearest(name, sizes)}"))
             continue
-        taken = tuple(int(index) for index in indices)
+        numbers = list(map(whole, indices))
+        taken = tuple(index for index in numbers if isinstance(index, int) and not isinstance(index, bool))
+        if len(taken) < len(numbers):
+            text = f"keep of bond '{name}' is {list(indices)!r}."
+            problems.append(Problem(text, "It lists the numbers of slices, such as [0, 2]."))
+            continue
         if any(after <= before for before, after in pairwise(taken)) or any(
             not 0 <= index < sizes[name] for index in taken
         ):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,17 +20,47 @@ def whole(value: Tensor) -> Tensor:
     return found
 
 
-def squares(value: Tensor) -> Tensor:
-    """The sum of the squared entries."""
-    if is_sharded(value):
-        return whole(value.square().sum())
-    flat = value.reshape(-1)
-    return torch.dot(flat, flat)
+def squares(values: Sequence[Tensor]) -> Tensor:
+    """The sum of the squared entries of some tensors, on every rank."""
+    if any(map(is_sharded, values)) or not _is_eager():
+        return torch.stack([whole(value.square().sum()) for value in values]).sum()
+    found: Tensor = _Squares.apply(*values)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _is_eager() -> bool:
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+class _Squares(torch.autograd.Function):
+    """One node of the autograd graph for all of them: the bookkeeping would cost more than the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, *values: Tensor) -> Tensor:
+        ctx.save_for_backward(*values)
+        flat = [value.reshape(-1) for value in values]
+        return torch.stack([torch.dot(value, value) for value in flat]).sum()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        twice = 2.0 * slope
+        return tuple(value * twice for value in ctx.saved_tensors)
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes files; the only one does."""
+    return not _has_ranks() or torch.distributed.get_rank() == 0
+
+
+def _has_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def from_first_rank(value: Tensor) -> Tensor:
-    """Rank 0's value of a tensor, on every rank; without several processes, the value itself."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        value = value.clone()
-        torch.distributed.broadcast(value, 0)
-    return value
+    """Rank 0's value of a tensor, on every rank; without several processes, the value itself. All ranks call it."""
+    if not _has_ranks():
+        return value
+    device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+    shared = value.to(device, copy=True)
+    torch.distributed.broadcast(shared, 0)
+    return shared.to(value.device)

@@ -18,6 +18,8 @@ from tnmars import record
 from tnmars.container import Container, read, write
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
 from tnmars.module import Shell, TNModule
+from tnmars.sharded import is_first_rank, is_sharded
+from tnmars.sharded import whole as whole_tensor
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
 """What a layer of torch and the compiled one in its place both say about themselves."""
@@ -33,12 +35,6 @@ def save(model: nn.Module, path: str | Path) -> None:
     header, tensors = contents(model)
     if is_first_rank():
         write(path, Container({"kind": "model", **header}, tensors))
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the one that writes."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return not distributed or torch.distributed.get_rank() == 0
 
 
 def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -61,7 +57,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             text = f"'{name}' of the model's state is of type {type(value).__name__}, which cannot be saved."
             raise TnmarsError(Problem(text, "A state of tensors can: register a buffer, or leave out get_extra_state."))
-        gathered = value.full_tensor() if hasattr(value, "full_tensor") else value
+        gathered = whole_tensor(value)
         found[name] = whole.setdefault(id(value), gathered)
     return found
 
@@ -174,7 +170,7 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
         found = held.tensors[key]
         if not isinstance(value, Tensor):
             yield Problem(f"'{key}' of the model's state is no tensor, but it is one in the file.")
-        elif hasattr(value, "full_tensor"):
+        elif is_sharded(value):
             yield Problem(f"tensor '{key}' of the model is sharded over ranks.", "Load before the model is sharded.")
         elif value.is_meta:
             fix = "Give it memory first: model.to_empty(device='cpu')."

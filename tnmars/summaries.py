@@ -18,6 +18,7 @@ from tnmars.graph import Graph
 from tnmars.lint import has_bounds, useful_size
 from tnmars.module import TNModule, layers
 from tnmars.price import evaluate, mac_terms, parameter_terms
+from tnmars.sharded import whole
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _live(layer: TNModule) -> dict[str, int]:
     if layer.masks is None:
         return {}
     with torch.no_grad():
-        kept = [layer.masks.selector.keep(logits) | layer.masks.is_warm for logits in layer.logits()]
+        kept = [layer.masks.keep(whole(logits)) for logits in layer.logits()]
     return {name: int(found.sum()) for name, found in zip(layer.graph.bonds, kept, strict=True)}
 
 
@@ -169,14 +170,11 @@ def _long(name: str, graph: Graph) -> str:
 
 def _first_sizes(graph: Graph) -> dict[str, int]:
     """The sizes before the first cut, from the graph's origin."""
-    found: Any = {}
-    origin: Any = graph.origin
-    while isinstance(origin, Mapping):
-        sizes = origin.get("sizes")
-        if isinstance(sizes, Mapping) and all(isinstance(size, int) for size in sizes.values()):
-            found = sizes
-        origin = origin.get("before")
-    return dict(found)
+    origin = graph.origin or {}
+    sizes = origin.get("first", origin.get("sizes"))
+    if not isinstance(sizes, Mapping):
+        return {}
+    return {str(name): size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _bounds(graph: Graph) -> dict[str, int]:

@@ -80,6 +80,7 @@ class Run:
             warmup_steps=settings.warmup_epochs * steps,
             every=steps,
             seed=settings.seed,
+            optimizer=self.optimizer,
         )
         first, done = self._resumed() if resume else (0, 0)
         saved = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
+from math import isfinite
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +26,7 @@ class Selector(ABC):
     name: ClassVar[str]
     has_gates: ClassVar[bool] = True
     opens_first: ClassVar[bool] = False
-    """Whether the first gate of each bond is always open: its noise is then infinite, and it costs nothing."""
+    """Whether the first gate of each bond is always open: its noise is then infinite, and its probability is 1."""
     price: str = "uniform"
     """What a slice costs: one of `PRICES`."""
     sample_in_eval: bool = False
@@ -50,6 +51,10 @@ class Selector(ABC):
             gates = self.sample(leaf, noise, temperature)
             (slope,) = torch.autograd.grad(gates.sum(), leaf)
         return gates.detach(), slope
+
+    def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+        """Which gates of a sample are not exactly 0, or have a gradient although they are: a slice that takes part."""
+        return self.sample(logits, noise, temperature) != 0.0
 
     @abstractmethod
     def probability(self, logits: Tensor) -> Tensor:
@@ -86,3 +91,18 @@ def check(known: bool, text: str) -> None:
     """Raises where a setting makes no sense."""
     if not known:
         raise TnmarsError(text)
+
+
+def check_numbers(selector: Selector, *names: str) -> None:
+    """Raises where one of these settings is not a finite number."""
+    for name in names:
+        value = getattr(selector, name)
+        known = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+        check(known, f"{name} is {value!r}; it is a number.")
+
+
+def check_count(selector: Selector, name: str) -> None:
+    """Raises where a setting is not a whole number from 0 on."""
+    value = getattr(selector, name)
+    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    check(known, f"{name} is {value!r}; it is a whole number from 0 on.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tnmars import gates
-from tnmars.select.base import PRICES, Selector, check
+from tnmars.select.base import PRICES, Selector, check, check_numbers
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class GaussianGates(Selector):
 
     def __post_init__(self) -> None:
         prices = [price for price in PRICES if price != "bic"]
+        check_numbers(self, "strength", "start_at", "deviation", "sigma")
+        check(self.strength >= 0.0, f"strength is {self.strength}; it is at least 0.")
         check(self.deviation > 0.0, f"deviation is {self.deviation}; it is a standard deviation above 0.")
         check(self.sigma > 0.0, f"sigma is {self.sigma}; it is a standard deviation above 0.")
         check(self.price in prices, f"price '{self.price}' is not known; prices: {', '.join(prices)}.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tnmars import gates
-from tnmars.select.base import PRICES, Selector, check
+from tnmars.select.base import PRICES, Selector, check, check_count, check_numbers
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Mars(Selector):
     alpha: float = 0.0
     """The mean of the first logits."""
     temperature: tuple[float, float] = (0.1, 0.01)
-    """The first and the last (tau in eq. 7); it falls by a constant factor."""
+    """The first and the last (tau in eq. 7); it falls by a constant factor. One number is both."""
     sigma: float = 10.0
     """The standard deviation of the cores' prior."""
     spread: float = 1e-2
@@ -50,14 +50,22 @@ class Mars(Selector):
     sample_in_eval: bool = False
 
     def __post_init__(self) -> None:
+        given: object = self.temperature
+        if isinstance(given, (int, float)):
+            object.__setattr__(self, "temperature", (given, given))
+        check_numbers(self, "pi", "alpha", "sigma", "spread", "threshold")
+        check_count(self, "samples")
+        check_count(self, "min_keep")
+        pair = isinstance(self.temperature, (tuple, list)) and len(self.temperature) == 2
+        check(pair, f"temperature is {self.temperature!r}; it is a number, or the first and the last.")
         first, last = self.temperature
+        check(self.spread >= 0.0, f"spread is {self.spread}; it is a standard deviation from 0 on.")
         check(0.0 < self.pi < 1.0, f"pi is {self.pi}; it is a probability between 0 and 1.")
         check(first >= last > 0.0, f"temperature is {self.temperature}; it falls from the first to the last, above 0.")
         check(self.sigma > 0.0, f"sigma is {self.sigma}; it is a standard deviation above 0.")
         check(self.price in PRICES, f"price '{self.price}' is not known; prices: {', '.join(PRICES)}.")
         needs = "price 'bic' needs to know how many data there are, for example Mars(price='bic', samples=60000)."
         check(self.price != "bic" or self.samples > 1, needs)
-        check(self.min_keep >= 0, f"min_keep is {self.min_keep}; it is at least 0.")
         object.__setattr__(self, "temperature", (float(first), float(last)))
 
     def start(self, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -73,6 +81,10 @@ class Mars(Selector):
     def sample_and_slope(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         relaxed, slope = gates.hard_concrete_and_slope(logits, noise, temperature)
         return (relaxed > 0.5).to(relaxed.dtype) if self.straight_through else relaxed, slope
+
+    def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+        """By the relaxed sample: a gate that is rounded to 0 still has its gradient."""
+        return gates.hard_concrete(logits, noise, temperature) != 0.0
 
     def probability(self, logits: Tensor) -> Tensor:
         return torch.sigmoid(logits)
