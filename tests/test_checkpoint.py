@@ -145,7 +145,7 @@ def test_another_scheduler_is_told(tmp_path: Path) -> None:
 def test_the_noise_of_a_step_is_that_of_the_file(tmp_path: Path) -> None:
     """Also right after a cut, where the schedule by itself would draw for other gates."""
     model, optimizer = ready()
-    schedule = tnmars.MaskSchedule(model, 20, warmup_steps=1)
+    schedule = tnmars.MaskSchedule(model, 20, warmup_steps=1, optimizer=optimizer)
     for _ in range(4):
         train(model, optimizer, 1)
         schedule.step()

@@ -95,8 +95,11 @@ def main(mode: str) -> None:
     inner = network()
     model = wrapped(inner, mode)
     optimizer = optimizer_of(inner)
-    schedule = tnmars.MaskSchedule(inner, STEPS, warmup_steps=4, seed=3)
+    schedule = tnmars.MaskSchedule(inner, STEPS, warmup_steps=4, seed=3, optimizer=optimizer)
     losses = train(model, inner, optimizer, schedule, STEPS)
+    if mode == "ddp" and dist.get_rank() == 1:  # should ranks differ, rank 0 decides
+        with torch.no_grad():
+            inner[0].logits()[0].neg_()
     kept = tnmars.keep(inner)
     if mode == "fsdp":
         inner, optimizer = gathered(inner, optimizer)

@@ -7,11 +7,13 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tnmars.bench.cases import Case
-from tnmars.bench.clock import in_turns, threads, training_action
+from tnmars.bench.clock import Action, in_turns, threads, training_action
 from tnmars.compiler import compile
 from tnmars.module import TNModule
+from tnmars.objective import param_groups, penalty
 from tnmars.schedule import MaskSchedule
 from tnmars.select import Mars
 
@@ -23,7 +25,8 @@ MEDIAN, WORST = 1.05, 1.12
 
 @dataclass(frozen=True)
 class MaskRow:
-    """Times of one layer: without gates, again, with gates, and with gates on the open slices alone."""
+    """Times of one layer: forward and backward without gates, again, with gates, and on the open slices alone; and
+    whole steps of training, the optimiser's included, without gates and with gates, penalty and schedule."""
 
     case: Case
     threads: int
@@ -31,6 +34,8 @@ class MaskRow:
     again: float
     masked: float
     open_only: float
+    step: float
+    masked_step: float
 
     @property
     def ratio(self) -> float:
@@ -58,18 +63,41 @@ def run_masks(case: Case, count: int = 1, *, rounds: int = 25, budget: float = 6
         for layer in gated:
             MaskSchedule(layer, 100, seed=0)
         actions = [training_action(layer, [x], tuple(layer.parameters())) for layer in (plain, plain, *gated)]
+        actions += [_step(plain, x), _step(gated[0], x)]
         times = in_turns(actions, rounds, budget)
     return MaskRow(case, count, *times)
 
 
+def _step(layer: TNModule, x: Tensor) -> Action:
+    """A step of training as a user writes it."""
+    optimizer = torch.optim.Adam(param_groups(layer, lr=0.0))
+    schedule = MaskSchedule(layer, 10**9, seed=0)
+
+    def action() -> None:
+        torch.autograd.backward(layer(x).sum() + penalty(layer) / 1000)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+
+    return action
+
+
 def table(rows: list[MaskRow]) -> list[list[str]]:
     """The rows as text."""
-    head = ["case", "with masks / without", "noise", "open slices alone (alpha -1.75)"]
+    head = ["case", "with masks / without", "noise", "whole step with / without", "open slices alone (alpha -1.75)"]
     found = [head]
     for row in rows:
         unit = min(row.plain, row.again)
         small = "" if row.counts else " (small batch: not counted)"
-        found.append([row.case.name, f"{row.ratio:.3f}{small}", f"{row.noise:.0%}", f"{row.open_only / unit:.2f}"])
+        found.append(
+            [
+                row.case.name,
+                f"{row.ratio:.3f}{small}",
+                f"{row.noise:.0%}",
+                f"{row.masked_step / row.step:.3f}",
+                f"{row.open_only / unit:.2f}",
+            ]
+        )
     return found
 
 
@@ -92,5 +120,5 @@ def _said(found: float, wanted: float, noise: float) -> str:
 
 def as_json(rows: list[MaskRow]) -> list[dict[str, Any]]:
     """The rows as plain data."""
-    keys = ("threads", "plain", "again", "masked", "open_only")
+    keys = ("threads", "plain", "again", "masked", "open_only", "step", "masked_step")
     return [{"case": row.case.name, **{key: getattr(row, key) for key in keys}} for row in rows]
