@@ -92,8 +92,10 @@ def regrown(fit: Fit, data: Data, most: dict[str, int], random: torch.Generator)
     for name, bond in graph.bonds.items():
         if bond.size >= most[fit.network.names[name]]:
             continue
-        tried = fitted(grown(fit.network, {name: bond.size + 1}, random), data, MORE // 2)
-        best = tried if tried.bic < best.bic else best
+        wider = grown(fit.network, {name: bond.size + 1}, random)
+        if 2 * wider.parameters <= data.count:
+            tried = fitted(wider, data, MORE // 2)
+            best = tried if tried.bic < best.bic else best
     return best
 
 

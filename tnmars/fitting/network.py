@@ -99,4 +99,11 @@ def _planned(inputs: tuple[Labels, ...], output: Labels, shapes: tuple[tuple[int
     letters = {label: opt_einsum.get_symbol(at) for at, label in enumerate(dict.fromkeys(sum((*inputs, output), ())))}
     equation = ",".join("".join(letters[label] for label in each) for each in inputs)
     equation += "->" + "".join(letters[label] for label in output)
-    return opt_einsum.contract_expression(equation, *shapes, optimize="auto")
+    rough = tuple(tuple(2 ** (size - 1).bit_length() for size in shape) for shape in shapes)
+    return opt_einsum.contract_expression(equation, *shapes, optimize=_path(equation, rough))
+
+
+@lru_cache(maxsize=8192)
+def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """An order of contraction, for sizes rounded to powers of 2: the search takes longer than most contractions."""
+    return opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="auto")[0]

@@ -34,7 +34,6 @@ ELIMINATION: dict[str, Json] = {"name": "elimination"}
 Watcher = Callable[[Point], None]
 
 
-@torch.no_grad()
 def fit(
     graph: Graph | str | Path,
     given: object,
@@ -56,6 +55,23 @@ def fit(
     with `tnmars.Annealed()` gates are trained first, for `steps` steps, and with any other selector its rule alone
     decides. `watch` is called with every network on the way, `shown` while gates are trained. Raises `TnmarsError`.
     """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _fitted(graph, given, observed, held_out, selector, seed, steps, dtype, watch, shown)
+
+
+def _fitted(
+    graph: Graph | str | Path,
+    given: object,
+    observed: object,
+    held_out: object,
+    selector: Selector | None,
+    seed: int,
+    steps: int,
+    dtype: torch.dtype | None,
+    watch: Watcher | None,
+    shown: Shown | None,
+) -> Fitted:
     began = time.perf_counter()
     before = graph if isinstance(graph, Graph) else spec.load(graph)
     plain = _plain(before)

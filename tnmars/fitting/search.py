@@ -40,7 +40,7 @@ def search(graph: Graph, data: Data, random: torch.Generator, starter: Starter, 
     else:
         start = random_network(roomy, random) if _parameters(roomy) <= LARGE else starter(roomy, data)
         best = _best_of_starts(roomy, fitted(start, data, ENOUGH), data, random, told)
-    return _polished(_settled(best, data, roomy, random, told), data)
+    return _polished(_settled(best, data, graph, random, told), data)
 
 
 def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generator, told: Told | None) -> Fit:

@@ -28,8 +28,7 @@ Shown = Callable[[dict[str, float], int, int], None]
 
 def gated(graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None) -> Network:
     """The network that the gates keep, in float64. Each step takes all known entries."""
-    layer = compile(graph, selector=selector, init=1.0, open_only=False)
-    _redraw_(layer, seed)
+    layer = compile(graph, selector=selector, init=1.0)
     optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=True)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: LAST + (1.0 - LAST) * 0.5 * (1.0 + cos(pi * step / steps))
@@ -58,13 +57,6 @@ def gated(graph: Graph, data: Data, selector: Selector, steps: int, seed: int, s
 def _sharpness(selector: Selector, progress: float) -> float:
     """The factor of the squared error; for other rules than the annealed one as in the paper of MARS, 1."""
     return 0.5 / selector.variance_at(progress) if isinstance(selector, Annealed) else 1.0
-
-
-def _redraw_(layer: TNModule, seed: int) -> None:
-    """Draws cores and logits anew, from a seed of their own."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer.reset_parameters()
 
 
 def _error(layer: TNModule, data: Data) -> Callable[[], Tensor]:
