@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,18 +25,17 @@ pytestmark = pytest.mark.skipif(
 @lru_cache
 def run(mode: str) -> list[dict]:
     """What each rank printed."""
-    launch = [sys.executable, str(SCRIPT), mode]
+    folder = tempfile.mkdtemp()
+    launch = [sys.executable, str(SCRIPT), mode, folder]
     if mode != "plain":
         launch = [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nproc-per-node", "2", "--standalone", str(SCRIPT), mode),
+            *("--nproc-per-node", "2", "--standalone", str(SCRIPT), mode, folder),
         ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TNMARS_COST_MODEL": "shipped"}
     done = subprocess.run(launch, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if "RESULT " in line]
-    found = [json.loads(line.partition("RESULT ")[2]) for line in lines]
-    return sorted(found, key=lambda entry: entry["rank"])
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(folder).glob("*.json"))]
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])

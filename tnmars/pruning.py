@@ -292,10 +292,10 @@ def _time(graph: Graph, planner: Planner) -> float:
 def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Json] | None:
     """Where a pruned graph comes from: the sizes of its bonds before the first cut and before this one, and the rule.
 
-    A cut that changes nothing leaves no trace.
+    A further cut that changes nothing leaves no trace.
     """
     before = layer.graph
-    if before == after:
+    if before == after and before.origin is not None:
         return before.origin
     sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
     earlier = before.origin or {}

@@ -1,12 +1,13 @@
 """One training script for one process, DDP and FSDP2: trains with gates, cuts, wraps anew and trains on.
 
-Run by tests/test_scale_out.py; prints what each rank saw as JSON. `python scale_out.py plain`, or under torchrun.
+Run by tests/test_scale_out.py; each rank writes what it saw as JSON. `python scale_out.py plain FOLDER`, or under torchrun.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -88,7 +89,7 @@ def _buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, value) for name, value in model.named_buffers() if name in model.state_dict()]
 
 
-def main(mode: str) -> None:
+def main(mode: str, folder: str) -> None:
     torch.set_num_threads(1)
     if mode != "plain":
         dist.init_process_group("gloo")
@@ -113,11 +114,12 @@ def main(mode: str) -> None:
     losses += train(model, inner, optimizer, schedule, MORE)
     graphs = [tnmars.dump(layer.graph) for layer in inner if isinstance(layer, tnmars.TNModule)]
     rank = dist.get_rank() if dist.is_initialized() else 0
-    print("RESULT " + json.dumps({"rank": rank, "losses": losses, "keep": kept, "graphs": graphs}), flush=True)
+    result = {"rank": rank, "losses": losses, "keep": kept, "graphs": graphs}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
