@@ -20,6 +20,8 @@ from tnmars.graph import Graph
 
 LARGE = 3000
 """From how many parameters on there is no Gauss-Newton matrix."""
+MOST_AT_ONCE = 2**22
+"""How many derivatives at known entries are held at a time."""
 FLOOR = 1e-13
 """A mean squared error that is rounding alone; the data have a mean square of 1."""
 
@@ -98,15 +100,28 @@ def refined(network: Network, data: Data, steps: int, *, gain: float = 1e-4) -> 
 def _local(graph: Graph, cores: Mapping[str, Tensor], names: list[str], data: Data) -> tuple[float, Tensor, Tensor]:
     """The squared error, half its gradient, and the Gauss-Newton matrix."""
     if data.index is not None:
-        derivative = jacobian_at(graph, cores, data.index)
-        missing = residual(graph, cores, data)
-        return float(missing.square().sum()), derivative.T @ missing, derivative.T @ derivative
+        return _local_at_rows(graph, cores, data, data.index)
     leaves = {name: cores[name].detach().requires_grad_() for name in names}
     with torch.enable_grad():
         error = residual(graph, leaves, data).square().sum()
         slopes = torch.autograd.grad(error, [leaves[name] for name in names])
     slope = torch.cat([part.reshape(-1) for part in slopes]) * 0.5
     return float(error.detach()), slope, gram(graph, cores)
+
+
+def _local_at_rows(
+    graph: Graph, cores: Mapping[str, Tensor], data: Data, index: Tensor
+) -> tuple[float, Tensor, Tensor]:
+    """The same from the derivatives at the known entries, some rows at a time."""
+    count = sum(core.numel() for core in cores.values())
+    missing = residual(graph, cores, data)
+    slope, matrix = missing.new_zeros(count), missing.new_zeros(count, count)
+    step = max(1, MOST_AT_ONCE // count)
+    for rows, parts in zip(index.split(step), missing.split(step), strict=True):
+        derivative = jacobian_at(graph, cores, rows)
+        slope += derivative.T @ parts
+        matrix.addmm_(derivative.T, derivative)
+    return float(missing.square().sum()), slope, matrix
 
 
 def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
