@@ -21,7 +21,7 @@ from tnmars.plan.steps import Groups, Step
 from tnmars.plan.trees import by_path, candidates
 from tnmars.program import Program, lower
 
-PARTITIONS = 16
+PARTITIONS = 8
 """Of the ways to make so many tables of the cores, how many are looked at closely."""
 
 
@@ -213,11 +213,11 @@ def lookup_forms(graph: Graph, tokens: int, weighing: Weighing, optimizer: str =
     frame = lookup_frame(graph)
     networks = [nets.lookup_network(graph, terms, tokens).without_ones() for terms in nets.groups(graph)]
     axes = ((nets.TOKENS,), nets.flat_modes(graph, Role.OUT)) if graph.of_role(Role.OUT) else ((nets.TOKENS,),)
+    layouts = [Layout(network, weighing) for network in networks]
     found = []
     for count in (1, 2, 3, 0):
         steps, cost = [], 0.0
-        for network in networks:
-            layout = Layout(network, weighing)
+        for network, layout in zip(networks, layouts, strict=True):
             ways = [layout.best(tree) for tree in _row_trees(network, weighing, count, optimizer)]
             if not ways:
                 break
