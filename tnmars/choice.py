@@ -17,7 +17,7 @@ from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
 from tnmars.graph import Graph, Role
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
-from tnmars.plan.network import BATCH
+from tnmars.plan.network import BATCH, layer_network
 from tnmars.plan.steps import runs
 from tnmars.program import Arrange, Program
 
@@ -185,7 +185,12 @@ def _homes(program: Program, sizes: Mapping[str, int]) -> dict[str, str]:
 
 
 def _proportion(graph: Graph, batch: int, image: int) -> int:
+    """How many numbers inputs, output, cores and dense weight have together."""
     numbers = count(graph)
+    if graph.inputs and graph.terms:
+        network = layer_network(graph, graph.terms[:1], batch)
+        given = sum(network.volume(network.leaves[at].labels) for at in network.inputs)
+        return numbers.cores + numbers.dense + given + network.volume(network.output)
     pixels: int = batch * image ** len(graph.kernel_size)
     inside = graph.in_features if graph.rules.layout else 1
     return numbers.cores + numbers.dense + pixels * (inside + graph.out_features)
