@@ -117,7 +117,7 @@ def _local_at_rows(
     missing = residual(graph, cores, data)
     slope, matrix = missing.new_zeros(count), missing.new_zeros(count, count)
     step = max(1, MOST_AT_ONCE // count)
-    for rows, parts in zip(index.split(step), missing.split(step), strict=True):
+    for rows, parts in zip(torch.split(index, step), torch.split(missing, step), strict=True):
         derivative = jacobian_at(graph, cores, rows)
         slope += derivative.T @ parts
         matrix.addmm_(derivative.T, derivative)

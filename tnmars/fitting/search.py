@@ -14,7 +14,7 @@ import torch
 
 from tnmars.fitting.elimination import Fit, Told, eliminated, fitted, regrown, weighed
 from tnmars.fitting.network import Network, random_network
-from tnmars.fitting.refine import LARGE, Data, mean_square, refined
+from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
 from tnmars.fitting.removal import smaller
 from tnmars.fitting.trees import has_tree, tree_network
 from tnmars.graph import Graph
@@ -45,7 +45,8 @@ def search(graph: Graph, data: Data, random: torch.Generator, starter: Starter, 
 
 def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generator, told: Told | None) -> Fit:
     """The shortest description from starts with bonds just wide enough; from the wide one where none is."""
-    near = NEAR * roomy.error * data.count / (data.count - roomy.network.parameters)
+    freedom = max(data.count - roomy.network.parameters, 1) / data.count
+    near = NEAR * max(roomy.error, FLOOR) / freedom
     start = _tight(graph, data, near, random, told)
     if start is None:
         return eliminated(roomy, data, told)
