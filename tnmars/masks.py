@@ -45,6 +45,7 @@ class Masks(nn.Module):
         super().__init__()
         self.selector = selector
         self.sizes = dict(sizes)
+        self.lengths = list(self.sizes.values())
         self._passes: int | None = 0
         count = sum(self.sizes.values())
         kind = dtype if dtype == torch.float64 else torch.float32
@@ -97,7 +98,7 @@ class Masks(nn.Module):
         if not torch.compiler.is_compiling():
             self.watch()
         flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
-        return torch.split(self.selector.sample(flat, self.noise, self.temperature), list(self.sizes.values()))
+        return torch.split(self.selector.sample(flat, self.noise, self.temperature), self.lengths)
 
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:

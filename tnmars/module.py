@@ -23,7 +23,7 @@ from tnmars.masks import Masks
 from tnmars.opening import Opening
 from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.runnable import WEIGHT, Chosen, Code, Programs, code
-from tnmars.scaling import is_plain, scaled, scaled_cores
+from tnmars.scaling import is_plain, scaled, scaled_cores, scalings
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -51,6 +51,9 @@ class Cores(nn.Module):
         child.put(rest, value)
 
     def get(self, name: str) -> nn.Parameter:
+        quick = self._parameters.get(name)
+        if quick is not None:
+            return quick
         first, _, rest = name.partition(".")
         if not rest:
             found = self._parameters[first]
@@ -129,6 +132,7 @@ class TNModule(Shell):
     ) -> None:
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
+        self._bonds, self._scalings = tuple(self.graph.bonds), scalings(self.graph)  # not anew at every call
         self.programs = Programs(planner, gated=bool(gates), plans=plans)
         self.opening = Opening(planner)
         self.cores = Cores(cores)
@@ -196,19 +200,22 @@ class TNModule(Shell):
 
     def logits(self) -> list[nn.Parameter]:
         """The learned numbers of the gates, one vector for each bond in the graph's order; none without gates."""
-        return [] if self.gates is None else [self.gates.get(name) for name in self.graph.bonds]
+        if self.gates is None:
+            return []
+        get = self.gates.get
+        return [get(name) for name in self._bonds]
 
     def gate_values(self) -> dict[str, Tensor]:
         """The gates of every bond, as `forward` would use them now."""
         if self.masks is None:
             return {}
         found = (gate.to(self.dtype) for gate in self.masks(self.logits()))
-        return dict(zip(self.graph.bonds, found, strict=True))
+        return dict(zip(self._bonds, found, strict=True))
 
     def scaled_cores(self) -> dict[str, Tensor]:
         """The cores with the gates multiplied in, by which the layer could do without gates; as `forward` would now."""
         cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
-        return cores if self.masks is None else scaled(self.graph, self.gate_values(), cores)
+        return cores if self.masks is None else scaled(self._scalings, self.gate_values(), cores)
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.cores.parameters())
@@ -267,19 +274,23 @@ class TNModule(Shell):
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
-        cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
-        gates: dict[str, Tensor] = {}
+        if self.masks is None:
+            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
+            get = self.cores.get
+            return made, [get(name) for name in made.cores]
         size = self.nominal if torch.compiler.is_compiling() else batch
-        if self.masks is not None and self.masks.is_drawn and is_plain():
-            if self.open_only:
-                is_open = dict(zip(self.graph.bonds, self.masks.open_slices(self.logits()), strict=True))
-                return self.opening(mode, batch, cores, self.gate_values(), is_open)
-            cores = scaled_cores(self.graph, self.masks, self.logits(), cores)
-            made = self.programs.pick(size, mode, scaled=True)
-        else:
-            gates = self.gate_values()
-            made = self.programs.pick(size, mode)
-        return made, [*(cores[name] for name in made.cores), *(gates[name] for name in made.gates)]
+        is_drawn = self.masks.is_drawn and is_plain()
+        if is_drawn and self.open_only:
+            held: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+            is_open = dict(zip(self._bonds, self.masks.open_slices(self.logits()), strict=True))
+            return self.opening(mode, batch, held, self.gate_values(), is_open)
+        made = self.programs.pick(size, mode, scaled=is_drawn)
+        get = self.cores.get
+        cores: dict[str, Tensor] = {name: get(name) for name in made.cores}
+        if is_drawn:
+            return made, list(scaled_cores(self._scalings, self.masks, self.logits(), cores).values())
+        gates = self.gate_values()
+        return made, [*cores.values(), *(gates[name] for name in made.gates)]
 
     @property
     def _weight(self) -> Code | None:

@@ -101,7 +101,10 @@ class Programs:
 
     def bucket(self, batch: int) -> int:
         """The batch whose plan another takes."""
-        return next(entry.batch for entry in self._buckets if batch <= entry.limit)
+        for entry in self._buckets:
+            if batch <= entry.limit:
+                return entry.batch
+        return self._buckets[-1].batch
 
     def plan(self, mode: str, batch: int) -> Form:
         """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""

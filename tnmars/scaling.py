@@ -53,11 +53,10 @@ def is_plain() -> bool:
 
 
 def scaled_cores(
-    graph: Graph, masks: Masks, logits: Sequence[Tensor], cores: Mapping[str, Tensor]
+    entries: tuple[Scaled, ...], masks: Masks, logits: Sequence[Tensor], cores: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The cores with this step's gates multiplied in."""
     masks.watch()
-    entries = scalings(graph)
     found = dict(cores)
     given = (*logits, *(cores[entry.core] for entry in entries))
     values: tuple[Tensor, ...] = _Scale.apply(masks, entries, len(logits), *given)  # type: ignore[no-untyped-call]
@@ -65,12 +64,10 @@ def scaled_cores(
     return found
 
 
-def scaled(graph: Graph, gates: Mapping[str, Tensor], cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def scaled(entries: Sequence[Scaled], gates: Mapping[str, Tensor], cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The cores with given gates multiplied in, in operations of torch alone."""
     parts = list(gates.values())
-    found = dict(cores)
-    found.update({entry.core: _scaled(cores[entry.core], entry, parts) for entry in scalings(graph)})
-    return found
+    return {**cores, **{entry.core: _scaled(cores[entry.core], entry, parts) for entry in entries}}
 
 
 def _scaled(value: Tensor, entry: Scaled, parts: Sequence[Tensor], without: int = -1) -> Tensor:
@@ -88,7 +85,7 @@ class _Scale(torch.autograd.Function):
     def forward(ctx: Any, masks: Masks, entries: tuple[Scaled, ...], count: int, *tensors: Tensor) -> Any:
         flat = torch.cat(tensors[:count]) if count > 1 else tensors[0]
         gates, slope = masks.selector.sample_and_slope(flat, masks.noise, masks.temperature)
-        parts = torch.split(gates.to(tensors[-1].dtype), list(masks.sizes.values()))
+        parts = torch.split(gates.to(tensors[-1].dtype), masks.lengths)
         ctx.masks, ctx.entries, ctx.count = masks, entries, count
         ctx.save_for_backward(gates, slope, masks.noise.clone(), masks.temperature.clone(), *tensors)
         return tuple(_scaled(core, entry, parts) for core, entry in zip(tensors[count:], entries, strict=True))
@@ -100,7 +97,7 @@ class _Scale(torch.autograd.Function):
         if torch.is_grad_enabled():  # a gradient of the gradient is wanted
             made = _plainly(ctx.masks, ctx.entries, logits, cores, noise, temperature)
             return (None, None, None, *torch.autograd.grad(made, tensors, slopes, create_graph=True))
-        parts = torch.split(gates.to(cores[-1].dtype), list(ctx.masks.sizes.values()))
+        parts = torch.split(gates.to(cores[-1].dtype), ctx.masks.lengths)
         of_gates: list[Tensor] = [gates] * ctx.count
         of_cores = []
         for entry, core, above in zip(ctx.entries, cores, slopes, strict=True):
@@ -110,7 +107,7 @@ class _Scale(torch.autograd.Function):
                 value = _scaled(product, entry, parts, gate)
                 of_gates[gate] = value.sum(axes) if axes else value
         flat = (torch.cat(of_gates) if ctx.count > 1 else of_gates[0]).to(slope.dtype) * slope
-        return (None, None, None, *torch.split(flat, list(ctx.masks.sizes.values())), *of_cores)
+        return (None, None, None, *torch.split(flat, ctx.masks.lengths), *of_cores)
 
 
 def _plainly(
@@ -123,5 +120,5 @@ def _plainly(
 ) -> list[Tensor]:
     """The same in operations that torch can differentiate as often as one likes."""
     gates = masks.selector.sample(torch.cat(tuple(logits)), noise, temperature)
-    parts = torch.split(gates.to(cores[-1].dtype), list(masks.sizes.values()))
+    parts = torch.split(gates.to(cores[-1].dtype), masks.lengths)
     return [_scaled(core, entry, parts) for core, entry in zip(cores, entries, strict=True)]
