@@ -174,3 +174,16 @@ def test_diff_does_not_load_torch() -> None:
     code = f"import sys; from tnmars.cli import run; run(['diff', {path!r}, {path!r}]); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_prune_writes_over_its_own_spec_but_over_no_other(tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save(gated(), tmp_path / "a.safetensors")
+    asked = ["prune", str(tmp_path / "a.safetensors"), "-o", str(tmp_path / "b.safetensors")]
+    assert cli.run(asked) == 0 and cli.run(asked) == 0
+    tnmars.save_spec(TT, tmp_path / "b.yaml")
+    before = (tmp_path / "b.safetensors").read_bytes()
+    assert cli.run(asked) == 2
+    assert "is not the spec of a pruned graph" in capfd.readouterr().err
+    assert tnmars.load(tmp_path / "b.yaml") == TT and (tmp_path / "b.safetensors").read_bytes() == before
+    assert cli.run([*asked, "--spec", str(tmp_path / "nowhere" / "c.yaml")]) == 2
+    assert "does not exist" in capfd.readouterr().err

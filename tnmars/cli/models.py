@@ -30,6 +30,14 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
         raise click.BadParameter(f"'{wanted}' is the file of weights too.", param_hint="--spec")
     if Path(output).resolve() == Path(checkpoint).resolve():
         raise click.BadParameter(f"'{output}' is what is read; name another file.", param_hint="--output")
+    for name, flag in ((output, "--output"), (wanted, "--spec")):
+        if not Path(name).resolve().parent.is_dir():
+            raise click.BadParameter(f"the folder of '{name}' does not exist.", param_hint=flag)
+    if spec is None and Path(wanted).exists() and not _is_pruned(wanted):
+        hint = "name it with --spec to write over it, or choose another --output"
+        raise click.BadParameter(
+            f"'{wanted}' is there, and is not the spec of a pruned graph; {hint}.", param_hint="--output"
+        )
     try:
         cuts = prune_file(checkpoint, output)
     except TnmarsError as error:
@@ -44,6 +52,16 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     for cut in cuts:
         click.echo(f"{cut.name or 'layer'}:\n{cut.difference}\nwrote {paths[cut.name]}\n")
     click.echo(f"wrote {output}")
+
+
+def _is_pruned(path: str) -> bool:
+    """Whether a file is what this command writes: the spec of a graph that has an origin."""
+    from tnmars.spec import load
+
+    try:
+        return load(path).origin is not None
+    except TnmarsError:
+        return False
 
 
 @click.command()
