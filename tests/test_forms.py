@@ -9,7 +9,7 @@ from math import prod
 import oracle
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import THOROUGH, cases, graphs
 
@@ -81,8 +81,21 @@ def check(form: Form, problem: oracle.Problem, wanted: torch.Tensor, slopes: lis
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
+POINTWISE = tnmars.network(
+    "conv",
+    "A[a,b,c,i,d,o] B[i,d,b,c,a]",
+    inputs={"i": 2},
+    outputs={"o": 3},
+    bonds={"a": 2, "b": 3, "c": 2, "d": 4},
+    shared=["i"],
+    kernel_size=(1,),
+)
+"""Its batch may lie innermost, after the image."""
+
+
 @settings(max_examples=cases(1000))
 @given(graph=graphs().map(unpadded), batch=st.sampled_from((3, 1, 17, 0)), seed=st.integers(0, 2**31))
+@example(graph=POINTWISE, batch=0, seed=0)
 def test_every_form_gives_the_same(graph: Graph, batch: int, seed: int) -> None:
     """Forms made for one batch run at another; each is also run with less of it folded."""
     problem = oracle.problem(graph, batch, seed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from tnmars.plan.network import TOKENS, Labels
+from tnmars.plan.network import BATCH, TOKENS, Labels
 from tnmars.plan.steps import Groups
 from tnmars.program import (
     Arrange,
@@ -283,9 +283,10 @@ class _Writer:
         return ", ".join(self._extents(groups)) or "()"
 
     def _extents(self, groups: Groups) -> list[str]:
-        """The length of each axis; one of those that hold data axes is left to torch."""
+        """The length of each axis; one of those that hold data axes is left to torch: the batch, which may be empty."""
         found = []
-        open_axis = next((at for at, group in enumerate(groups) if self._is_data(group)), None)
+        data = [at for at, group in enumerate(groups) if self._is_data(group)]
+        open_axis = next((at for at in data if BATCH in groups[at]), data[0] if data else None)
         if any(label.startswith("#") for label in self.program.dynamic):
             open_axis = None  # several data axes may be empty at once, and then torch cannot tell
         for at, group in enumerate(groups):
