@@ -12,11 +12,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	mkdir -p build/demo
-	$(BIN)/tnmars check specs/tt_linear.yaml
-	$(BIN)/tnmars show specs/tt_linear.yaml
-	$(BIN)/tnmars show specs/tt_linear.yaml -o build/demo/tt_linear.html
-	@echo "the picture of the graph: build/demo/tt_linear.html"
+	$(BIN)/tnmars demo --out build/demo
+	@echo "the reports: build/demo/tensor-train.html and build/demo/block-term.html"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -23,7 +23,7 @@ def cli() -> None:
 
 for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate, bench.bench):
     cli.add_command(_command)
-for _command in (fits.fit, models.prune, models.diff, experiments.reproduce, reports.report):
+for _command in (fits.fit, models.prune, models.diff, experiments.reproduce, experiments.demo, reports.report):
     cli.add_command(_command)
 cli.add_command(plans.compile_, "compile")
 

@@ -1,4 +1,4 @@
-"""`reproduce`: the paper's experiments. It imports torch."""
+"""`reproduce` and `demo`: the paper's experiments, and the whole loop in a minute. They import torch."""
 
 from __future__ import annotations
 
@@ -49,3 +49,27 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
     if failed:
         names = ", ".join(f"{job.variant} {','.join(map(str, job.seeds))}" for job in failed)
         raise TnmarsError(f"these runs did not end: {names}.\n  Their messages are above; --resume goes on.")
+
+
+@click.command()
+@click.option(
+    "--out", default="build/demo", show_default=True, type=click.Path(file_okay=False), help="Where files go."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all random numbers.")
+@JSON
+def demo(out: str, seed: int, as_json: bool) -> None:
+    """The whole loop in a minute, without data: ranks are planted, lost in noise, and found again."""
+    import torch
+
+    from tnmars.experiments.demo import run
+
+    torch.set_num_threads(1)
+    results = run(Path(out), seed, (lambda text: click.echo(text, err=True)) if as_json else click.echo)
+    if as_json:
+        told = [{"name": r.case.name, "came_back": r.came_back, **r.found.as_json()} for r in results]
+        click.echo(json.dumps(told, indent=1))
+        return
+    click.echo(
+        f"\nWhat to do next: open {out}/tensor-train.html; draw a pruned graph, tnmars show {out}/tensor-train.yaml;"
+        "\nfit a tensor of your own with tnmars fit SPEC TARGET; or put a layer into your model: docs/masks.md."
+    )

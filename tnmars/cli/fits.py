@@ -97,7 +97,7 @@ class _Lines:
         ranks = "-".join(map(str, found.ranks.values()))
         self._line(f"{found.parameters:,} parameters, ranks {ranks}, relative error {found.error:.4g}")
 
-    def step(self, record: dict[str, float], done: int, total: int) -> None:
+    def step(self, record: dict[str, Any], done: int, total: int) -> None:
         size = record["expected_parameters"]
         self._line(
             f"gates: step {done} of {total}, relative error {record['loss']:.4g}, expected parameters {size:,.0f}"

@@ -19,6 +19,7 @@ from tnmars.fitting.refine import Data
 from tnmars.fitting.rows import values_at
 from tnmars.fitting.search import finished, pruned_only, search
 from tnmars.fitting.stage import Shown, gated
+from tnmars.fitting.stage import trained as train_gates
 from tnmars.fitting.target import Target, as_tensor, target
 from tnmars.fitting.value import Fitted, Point
 from tnmars.follow import cores_after
@@ -84,9 +85,12 @@ def _fitted(
         if watch is not None:
             watch(trace[-1])
 
+    layers: list[TNModule] = []
+
     def trained(start: Graph, data: Data, rule: Selector | None = None) -> Network:
         with torch.enable_grad():
-            return gated(start, data, rule or Annealed(samples=data.count), steps, seed, shown)
+            layers.append(train_gates(start, data, rule or Annealed(samples=data.count), steps, seed, shown))
+        return gated(start, layers[-1])
 
     data = wanted.data
     if selector is None:
@@ -102,7 +106,8 @@ def _fitted(
     ranks = dict.fromkeys(before.bonds, 0) | found.network.sizes
     unseen = _unseen_error(found.network, wanted)
     seconds = time.perf_counter() - began
-    return Fitted(layer, before, ranks, found.error**0.5, unseen, data.count, trace, settings, seconds)
+    with_gates = layers[-1] if layers and selector is not None else None
+    return Fitted(layer, before, ranks, found.error**0.5, unseen, data.count, trace, settings, seconds, with_gates)
 
 
 def _mask(given: object, what: str) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import cos, pi
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +24,19 @@ CORES, LOGITS, LAST = 1e-2, 3e-2, 0.05
 MOST = 2**22
 """Up to how many entries the whole tensor is made, rather than the known entries alone."""
 
-Shown = Callable[[dict[str, float], int, int], None]
+Shown = Callable[[dict[str, Any], int, int], None]
 
 
-def gated(graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None) -> Network:
-    """The network that the gates keep, in float64. Each step takes all known entries."""
+def gated(graph: Graph, layer: TNModule) -> Network:
+    """The network that the gates of a trained layer keep, in float64."""
+    cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
+    return Network(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+
+
+def trained(
+    graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None
+) -> TNModule:
+    """A layer with gates, fitted to the data. Each step takes all known entries."""
     layer = compile(graph, selector=selector, init=1.0)
     optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=True)
     rate = torch.optim.lr_scheduler.LambdaLR(
@@ -48,10 +57,10 @@ def gated(graph: Graph, data: Data, selector: Selector, steps: int, seed: int, s
         rate.step()
         schedule.step()
         if shown is not None and (step + 1) % 100 == 0:
-            told = {"loss": value.item() ** 0.5, "expected_parameters": expected(layer).item()}
+            told: dict[str, Any] = {"loss": value.item() ** 0.5, "expected_parameters": expected(layer).item()}
+            told["ranks"] = {"": [len(kept) for kept in layer_keep(layer).values()]}
             shown(told, step + 1, steps)
-    cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
-    return Network(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+    return layer
 
 
 def _sharpness(selector: Selector, progress: float) -> float:

@@ -47,6 +47,8 @@ class Fitted:
     """The networks on the way, in the order in which they were found."""
     selector: Mapping[str, Any]
     seconds: float
+    gated: TNModule | None = None
+    """The layer with its trained gates, of data scaled to unit variance, where a selector was given."""
 
     @property
     def graph(self) -> Graph:
