@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import compiled, error, problem
 from strategies import cases, graphs
-from test_masks import Given, inputs_of, lowrank, set_gates
+from test_masks import BONDED, Given, inputs_of, lowrank, set_gates
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -166,7 +166,7 @@ def test_patience_is_checked() -> None:
         tnmars.ShutSlices(lowrank(Mars()), 0)
 
 
-@pytest.mark.parametrize("name", ["tt_linear", "btd_linear", "odd_two_terms", "ring_linear", "tucker2_conv"])
+@pytest.mark.parametrize("name", BONDED)
 def test_specs_train_with_open_slices(name: str) -> None:
     torch.manual_seed(0)
     layers = [compiled(oracle.spec(name), batch=2, selector=Mars(spread=2.0), open_only=way) for way in (True, False)]

@@ -12,14 +12,14 @@ from itertools import pairwise
 from math import isqrt, prod
 
 from tnmars.counts import count
-from tnmars.estimate import estimate, refold
+from tnmars.estimate import estimate, patches, refold
 from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
 from tnmars.graph import Graph, Role
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network
 from tnmars.plan.steps import runs
-from tnmars.program import Arrange, Program
+from tnmars.program import Arrange, Program, Receive
 
 BATCHES = (1, 16, 128, 1024)
 """Batch sizes that plans are made for; another takes the plan of the nearest, by ratio."""
@@ -162,11 +162,13 @@ def peak(form: Form, batch: int) -> int:
     last = {home[name]: at for at, instruction in enumerate(steps) for name in instruction.reads}
     last[home[form.program.result]] = len(steps)
     live: dict[str, int] = {}
-    most = 0
+    most = patches(form)
+    inputs = {entry.out for entry in steps if isinstance(entry, Receive)}
+    seen = max((at for at, entry in enumerate(steps) if inputs & set(entry.reads)), default=-1)
     for at, instruction in enumerate(steps):
         if instruction.reads and home[instruction.out] == instruction.out:
             live[instruction.out] = prod(sizes[label] for group in instruction.axes for label in group)
-        most = max(most, sum(live.values()))
+        most = max(most, sum(live.values()) + (patches(form) if at <= seen else 0))
         live = {name: size for name, size in live.items() if last.get(name, 0) > at}
     return most
 

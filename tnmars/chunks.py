@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge
 
 Run = Callable[..., Tensor]
@@ -23,7 +24,10 @@ def in_chunks(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...], keep:
     With gradients, what is made in between is kept for the first `keep` rows alone; 0 keeps all.
     """
     is_plain = torch._C._functorch.peek_interpreter_stack() is None
-    if is_plain and not torch.is_grad_enabled():
+    is_trained = torch.is_grad_enabled() and any(value.requires_grad for value in (rows, *more))
+    if forward_ad._current_level >= 0:
+        is_plain, is_trained = False, True
+    if is_plain and not is_trained:
         return _filled(run, size, rows, more)
     is_remade = is_plain and 0 < keep < rows.shape[0] and not rows.is_meta
     if is_remade and not torch.is_autocast_enabled(rows.device.type):

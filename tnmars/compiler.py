@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,12 +46,17 @@ def compile(
     """
     if selector is not None and not isinstance(selector, Selector):
         raise TnmarsError(f"selector is {selector!r}; it is a value such as tnmars.Mars(pi=1e-2, alpha=-1.75).")
+    for name, size in (("batch", batch), ("image", image)):
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise TnmarsError(f"{name} is {size!r}; it is a whole number from 1 on.")
+    if dtype is not None and not dtype.is_floating_point:
+        raise TnmarsError(f"dtype is {dtype}; cores hold floating-point numbers, such as torch.float32.")
     found = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias
     if options:
         merged = {**dict(found.options), **options}
         found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
-    decide = fastest if tune else None
+    decide = partial(fastest, device=device, dtype=dtype) if tune else None
     planner = Planner(found, model or machine_model(), batch, image, optimizer, decide)
     return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)

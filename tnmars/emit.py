@@ -132,8 +132,7 @@ class _Writer:
             for line in self._instruction(instruction):
                 lines.append(f"    {line}")
             done = self._finished(instruction, last, arguments)
-            if done and lines[-1].lstrip():
-                lines[-1] = f"{lines[-1]}"
+            if done:
                 lines.append(f"    del {', '.join(done)}")
         if name == "run":
             return [*lines, *(f"    {line}" for line in self._closing_lines()), f"    return {result}"]

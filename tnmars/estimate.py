@@ -45,11 +45,27 @@ def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool =
     each = sum(_cost(entry, axes, sizes, model, grad) for entry in form.program.run if entry not in still)
     if form.frame.dense:
         each += _dense(form, sizes, model, grad)
+    each += opening(form, model)
     pieces = -(-batch // form.chunk) if form.chunk else 1
     if grad and form.keep:
         again = sum(_cost(entry, axes, sizes, model, False) for entry in form.program.run if entry not in still)
         each += again * max(0.0, 1 - form.keep / max(batch, 1))
     return once + pieces * each + (_joining(form, model, pieces, grad) if pieces > 1 else 0.0)
+
+
+def opening(form: Form, model: CostModel) -> float:
+    """What it costs to take patches of the input; no gradient of them is reckoned with, as for any input."""
+    taken = patches(form)
+    return model.copy(taken, dict(form.program.sizes)[spatial(form.frame.spatial - 1)], True) if taken else 0.0
+
+
+def patches(form: Form) -> int:
+    """How many numbers the patches of the input have; 0 where none are taken."""
+    if not form.frame.unfold:
+        return 0
+    sizes = dict(form.program.sizes)
+    given = next(entry for entry in form.program.run if isinstance(entry, Receive))
+    return prod(sizes[label] for group in given.axes for label in group)
 
 
 def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:

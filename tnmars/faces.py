@@ -5,7 +5,7 @@ What is inside, cores or folded parts, is not known here: a face asks its layer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
@@ -59,6 +59,9 @@ def public_sizes(graph: Graph) -> dict[str, Any]:
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer of any kind."""
+    for value in (*inputs, *named.values()):
+        if value is not None and not isinstance(value, Tensor):
+            raise ShapeError(f"input is of type {type(value).__name__}; give a torch.Tensor.")
     found = _FACES[layer.graph.kind](layer, *inputs, **named)
     return found.to(_autocast_dtype(layer, found)) if _is_autocast(found) else found
 
@@ -106,9 +109,30 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
             f"input has shape {tuple(x.shape)}, but should be ({wanted}), the batch being optional (modes {modes})."
         )
     _check_dtype(layer, x)
+    if not torch.compiler.is_compiling():
+        _check_image(layer, x.shape[-spatial:])
     if x.dim() == spatial + 2:
         return layer.compute(x.shape[0], x)
     return layer.compute(1, x.unsqueeze(0)).squeeze(0)
+
+
+def _check_image(layer: Layer, image: Sequence[int]) -> None:
+    """An image that is smaller than the kernel's reach has no output."""
+    options = dict(layer.graph.options)
+    padding = options.get("padding", 0)
+    for axis, (length, taps) in enumerate(zip(image, layer.graph.kernel_size, strict=True)):
+        dilation = _of_axis(options.get("dilation", 1), axis)
+        reach = dilation * (taps - 1) + 1
+        room = reach if padding == "same" and length else length + 2 * _of_axis(padding, axis)
+        if room < reach or not length:
+            raise ShapeError(
+                f"input has length {length} along spatial axis {axis + 1}, but the kernel reaches over {reach}."
+            )
+
+
+def _of_axis(value: object, axis: int) -> int:
+    found = value[axis] if isinstance(value, tuple) else value
+    return found if isinstance(found, int) else 0
 
 
 def _embedding(
@@ -186,7 +210,14 @@ def _is_traced(value: Tensor) -> bool:
 def _check_index(index: Tensor, count: int, what: str) -> None:
     if index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"index has dtype {index.dtype}, but should be int64 or int32.")
-    if _is_traced(index) or index.numel() == 0 or index.is_meta:
+    if torch.compiler.is_compiling():
+        if not torch.compiler.is_exporting():
+            fits = ((index >= 0) & (index < count)).all()
+            torch._assert_async(fits, f"index out of range: {what}s are from 0 to {count - 1}")
+        return
+    while torch._C._functorch.is_functorch_wrapped_tensor(index):
+        index = torch._C._functorch.get_unwrapped(index)
+    if index.numel() == 0 or index.is_meta:
         return
     low, high = index.aminmax()
     if low < 0 or high >= count:

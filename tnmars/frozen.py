@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,9 @@ class FrozenLayer(Shell):
         with torch.no_grad():
             cores = layer.scaled_cores()
             parts = self._code.fold(*(cores[name] for name in self._code.cores))
-        self._names = [f"part{at}" for at in range(len(parts))]
+        # another form has other parts, which may have the same shapes: their names tell them apart
+        digest = sha256(self._code.source.encode()).hexdigest()[:8]
+        self._names = [f"part{at}_{digest}" for at in range(len(parts))]
         for name, part in zip(self._names, parts, strict=True):
             self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
 
@@ -98,7 +101,8 @@ def frozen_layer(
     if form not in ("compact", "fast"):
         raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
     numbers = count(layer.graph)
-    limit = COMPACT * numbers.cores if form == "compact" else max(COMPACT * numbers.cores, FAST)
+    shipped = max(numbers.cores, COMPACT * numbers.cores - numbers.other)  # the bias is shipped too
+    limit = shipped if form == "compact" else max(COMPACT * numbers.cores, FAST)
     is_tensor = bool(layer.graph.of_role(Role.FREE))
     if not layer.graph.terms or (is_tensor and (form == "compact" or numbers.dense > limit)):
         return copy.deepcopy(layer).requires_grad_(False)
@@ -136,6 +140,8 @@ def freeze(
 @contextmanager
 def cached(model: nn.Module) -> Iterator[nn.Module]:
     """Within the block, the layers of a model do once what depends on cores alone. Changes of cores are not seen.
+
+    It is for inference: a pass in training mode with gradients on is computed as always, or nothing would be trained.
 
     A block within another changes nothing for layers that are cached already.
     """

@@ -7,7 +7,7 @@ is the "Glorot-like" rule of the MARS reference.
 
 from __future__ import annotations
 
-from math import prod
+from math import isfinite, prod
 
 import torch
 
@@ -20,6 +20,8 @@ RULES = ("glorot", "kaiming")
 def variance(graph: Graph, rule: str | float | None = None) -> float:
     """The variance of an entry of the weight: by a rule, or as given. By default torch's for a table, else Glorot."""
     if isinstance(rule, (int, float)):
+        if isinstance(rule, bool) or not (isfinite(rule) and rule >= 0):
+            raise TnmarsError(f"init is {rule!r}; give a variance from 0 on, or one of {', '.join(RULES)}.")
         return float(rule)
     if rule is None:
         rule = "glorot" if graph.of_role(Role.IN) or graph.of_role(Role.PATCH) else "unit"

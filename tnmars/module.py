@@ -265,7 +265,7 @@ class TNModule(Shell):
             ) from None
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
-        if self.cached is not None:
+        if self.cached is not None and not (self.training and torch.is_grad_enabled()):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return faces.without_terms(self, self.bias, inputs)

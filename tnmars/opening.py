@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, prod
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from tnmars.choice import Planner
 from tnmars.forms import Form
 from tnmars.graph import Edge, Graph
 from tnmars.plan.network import groups
+from tnmars.program import Conv, Instruction
 from tnmars.runnable import WEIGHT, Code, Programs, code
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -122,8 +123,23 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 def _fitted(form: Form, sizes: Mapping[str, int]) -> Form:
     """A form for other sizes of bonds than those that it was planned for."""
-    fitted = tuple((label, sizes.get(label, size)) for label, size in form.program.sizes)
-    return replace(form, program=replace(form.program, sizes=fitted))
+    fitted = {label: sizes.get(label, size) for label, size in form.program.sizes}
+    axes = form.program.axes()
+
+    def regrouped(entry: Instruction) -> Instruction:
+        """A bond that a convolution keeps makes its groups."""
+        if not isinstance(entry, Conv):
+            return entry
+        kept = [label for label in axes[entry.weight][0] if label in axes[entry.source][1]]
+        return replace(entry, groups=prod(fitted[label] for label in kept))
+
+    program = replace(
+        form.program,
+        fold=tuple(map(regrouped, form.program.fold)),
+        run=tuple(map(regrouped, form.program.run)),
+        sizes=tuple(fitted.items()),
+    )
+    return replace(form, program=program)
 
 
 def _arguments(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +42,10 @@ BAG = 8
 """How many tokens a bag of an example has."""
 
 Action = Callable[[], object]
+Place = dict[str, Any]
+"""The device and the type of a layer's numbers."""
+OTHER_AXES = 16
+"""The length of the data axes of a map but for the first, as the planner takes it."""
 
 
 def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
@@ -51,10 +57,11 @@ def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype
         return (torch.stack([torch.randint(0, mode.size, (batch,)) for mode in graph.modes], -1),)
     if graph.inputs:
         sizes = {mode.name: mode.size for mode in graph.modes}
-        shapes = []
+        named = [name for operand in graph.inputs for axis in operand.axes for name in axis if name not in sizes]
+        first, shapes = (named or [""])[0], []
         for operand in graph.inputs:
-            shape = [torch.Size([sizes.get(name, batch) for name in axis]).numel() for axis in operand.axes]
-            shapes.append(shape)
+            lengths = {name: batch if name == first else OTHER_AXES for axis in operand.axes for name in axis} | sizes
+            shapes.append([prod(lengths[name] for name in axis) for axis in operand.axes])
         return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
     return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
 
@@ -87,12 +94,16 @@ def _turn(action: Action, clock: Callable[[], float], least: float) -> float:
     return shortest
 
 
-def _action(graph: Graph, form: Form, batch: int, image: int, mode: str) -> Callable[[], object]:
+def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Callable[[], object]:
     """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
     made = code(form)
-    inputs = example_inputs(replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph, batch, image)
-    cores = [torch.randn(graph.cores[name]).requires_grad_(mode == "train") for name in made.cores]
-    bias = torch.zeros(graph.out_features, requires_grad=mode == "train") if graph.has_bias else None
+    plain = replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph
+    inputs = tuple(
+        value.to(**(place if value.is_floating_point() else {"device": place["device"]}))
+        for value in example_inputs(plain, batch, image)
+    )
+    cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
+    bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
     if mode == "train":
         return _training_step(
             lambda: made(inputs, bias, made.fold(*cores)), [*cores, *([] if bias is None else [bias])]
@@ -128,15 +139,37 @@ def _training_step(run: Callable[[], Tensor], trained: Sequence[Tensor]) -> Acti
     return action
 
 
-def fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int = 32) -> Form:
-    """The form that the clock prefers among the best few by estimate, then among sizes of its chunks."""
+def fastest(
+    graph: Graph,
+    forms: Sequence[Form],
+    batch: int,
+    mode: str,
+    image: int = 32,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Form:
+    """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
+
+    It may be asked in the middle of a pass: the user's random numbers and autocast are left alone. Within a transform
+    of functorch nothing can be timed, and the estimate decides.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return forms[0]
+    place: Place = {"device": device, "dtype": dtype}
+    kind = torch.device(device or "cpu").type
+    with torch.random.fork_rng(devices=[]), torch.autocast(kind, enabled=False):
+        return _fastest(graph, forms, batch, mode, image, place)
+
+
+def _fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
     best: dict[object, Form] = {}
     for form in forms:
         if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
             best.setdefault(_shape(form), form)
-    winner = _first(graph, list(best.values())[:CANDIDATES], batch, mode, image)
+    winner = _first(graph, list(best.values())[:CANDIDATES], batch, mode, image, place)
     others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
-    return _first(graph, [winner, *others[:SIZES]], batch, mode, image)
+    return _first(graph, [winner, *others[:SIZES]], batch, mode, image, place)
 
 
 def _shape(form: Form) -> object:
@@ -144,10 +177,10 @@ def _shape(form: Form) -> object:
     return replace(form.program, sizes=()), form.frame
 
 
-def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int) -> Form:
+def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
     if len(forms) == 1:
         return forms[0]
-    times = race([_action(graph, form, batch, image, mode) for form in forms])
+    times = race([_action(graph, form, batch, image, mode, place) for form in forms])
     first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
     return min(first, key=lambda form: peak(form, batch))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,8 @@ def machine_model() -> CostModel:
         found = json.loads(path.read_text(encoding="utf-8"))
         known = {entry.name for entry in fields(CostModel)} - {"item"}
         constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
+        if not all(isfinite(value) and value > 0 for value in constants.values()):
+            raise ValueError("a constant is not above 0")
         return replace(CostModel(), **constants)
     except (OSError, ValueError, AttributeError, TypeError):
         raise TnmarsError(f"{path}: is not a cost model; run 'tnmars calibrate' again, or remove the file.") from None

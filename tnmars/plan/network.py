@@ -217,8 +217,9 @@ def _operand_network(graph: Graph, terms: tuple[Term, ...], sizes: dict[str, int
     modes = {mode.name for mode in graph.modes}
     named = [name for operand in graph.inputs for axis in operand.axes for name in axis]
     axes = {name: name if name in modes else data(name) for name in named}
-    dynamic = frozenset(label for name, label in axes.items() if name not in modes)
-    sizes |= {label: batch if at == 0 else 16 for at, label in enumerate(sorted(dynamic))}
+    free = [label for name, label in axes.items() if name not in modes]  # in the order in which inputs list them
+    dynamic = frozenset(free)
+    sizes |= {label: batch if at == 0 else 16 for at, label in enumerate(free)}
     inputs = []
     for operand in graph.inputs:
         given = tuple(tuple(axes[name] for name in axis) for axis in operand.axes)
