@@ -15,8 +15,9 @@ from test_module import CONV, LINEAR, SKIPPED, TABLE, TENSOR, every_kind, inputs
 from torch import nn
 
 import tnmars
-from tnmars import Graph, ShapeError, TnmarsError, TNModule
+from tnmars import Graph, ShapeError, TnmarsError, TNModule, choice
 from tnmars.counts import count
+from tnmars.frozen import FrozenLayer
 
 EXACT = 1e-10
 every_form = pytest.mark.parametrize("form", ["compact", "fast"])
@@ -240,7 +241,7 @@ def test_a_cached_layer_gives_the_same(graph: Graph, batch: int, seed: int) -> N
 
 @every_kind
 def test_changes_are_seen_outside_and_not_inside(graph: Graph) -> None:
-    layer = tnmars.compile(graph)
+    layer = tnmars.compile(graph).eval()
     given = inputs_of(graph)
     before = layer(*given)
     change(layer)
@@ -254,6 +255,33 @@ def test_changes_are_seen_outside_and_not_inside(graph: Graph) -> None:
     assert not torch.equal(layer(*given), inside)
     with tnmars.cached(layer):
         assert not torch.equal(layer(*given), inside), "computed anew when it is entered again"
+
+
+def test_a_training_step_inside_is_a_training_step() -> None:
+    """Folded parts have no gradients: without this, nothing would be trained, and nobody told."""
+    layer = tnmars.compile(LINEAR)
+    x = torch.randn(3, 6)
+    with tnmars.cached(layer):
+        layer(x).sum().backward()
+        with torch.no_grad():
+            assert oracle.error(layer(x), layer.eval()(x)) <= 1e-6
+    assert all(value.grad is not None for value in layer.parameters())
+
+
+def test_parts_of_another_form_do_not_load() -> None:
+    """Parts of two forms may have the same shapes, and another meaning."""
+    layer = tnmars.compile(tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=8))
+    forms = choice.frozen(layer.graph, 128, layer.planner.model, float("inf"))
+    made = [FrozenLayer(layer, form) for form in forms[:6]]
+    sources = {frozen.source for frozen in made}
+    assert len(sources) > 1
+    for one in made:
+        for two in made:
+            if one.source == two.source:
+                one.load_state_dict(two.state_dict())
+            else:
+                with pytest.raises(RuntimeError, match="Missing key"):
+                    one.load_state_dict(two.state_dict())
 
 
 def test_what_is_cached_is_not_part_of_the_model() -> None:
@@ -290,7 +318,7 @@ def test_cached_inside_cached() -> None:
 
 def test_all_layers_of_a_model_are_cached() -> None:
     second = tnmars.families.tt("linear", inputs=(4, 5), outputs=(2, 2), rank=2)
-    model = nn.Sequential(tnmars.compile(LINEAR), nn.Tanh(), tnmars.compile(second))
+    model = nn.Sequential(tnmars.compile(LINEAR), nn.Tanh(), tnmars.compile(second)).eval()
     x = torch.randn(3, 6)
     with tnmars.cached(model):
         before = model(x)

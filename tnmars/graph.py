@@ -18,6 +18,7 @@ from tnmars.errors import GraphError, Problem, nearest
 from tnmars.kinds import KINDS, MODE_ROLES, Kind, Role
 from tnmars.options import OptionValue
 from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier, names, whole
+from tnmars.rules import Fields
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
@@ -66,7 +67,8 @@ class Graph:
             raise GraphError(found)
         for key, value in _canonical(fields).items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "_real", {role: self._real_size(role) for role in MODE_ROLES})
+        canonical = self._fields()
+        object.__setattr__(self, "_real", {role: self._real_size(role, canonical) for role in MODE_ROLES})
 
     @classmethod
     def of(cls, fields: rules.Fields, name: str = "", origin: Mapping[str, Json] | None = None) -> Graph:
@@ -140,8 +142,8 @@ class Graph:
         """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
         return self._real[role]  # reckoned once, for a layer asks at every call
 
-    def _real_size(self, role: Role) -> int:
-        held, unit = rules.holders(self._fields(), role)
+    def _real_size(self, role: Role, fields: Fields) -> int:
+        held, unit = rules.holders(fields, role)
         return dict(self.features).get(role, flat_size(held) // unit)
 
     @cached_property
