@@ -605,3 +605,20 @@ def test_what_has_no_source_is_refused(tmp_path: Path) -> None:
         export.write_source(empty, tmp_path / "layer.py")
     assert str(caught.value) == "the layer has no term left, and so no source to write: it is its bias alone."
     assert not list(tmp_path.iterdir())
+
+
+def test_gates_are_not_lost_on_the_way_out(tmp_path: Path) -> None:
+    """A layer with gates is pruned for ONNX; its source alone would compute something else, and is refused."""
+    torch.manual_seed(0)
+    layer = tnmars.compile(oracle.spec("odd_chords"), selector=tnmars.Mars(spread=2.0)).eval()
+    with pytest.raises(TnmarsError, match="the layer has gates"):
+        tnmars.write_source(layer, tmp_path / "layer.py")
+    tnmars.write_source(tnmars.prune(layer), tmp_path / "layer.py")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    given = oracle.problem(layer.graph, 3).inputs
+    given = tuple(value.detach().float() if value.is_floating_point() else value for value in given)
+    tnmars.export_onnx(layer, tmp_path / "layer.onnx", given)
+    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
+    names = [entry.name for entry in session.get_inputs()]
+    (found,) = session.run(None, dict(zip(names, (value.numpy() for value in given), strict=True)))
+    assert oracle.error(torch.tensor(found), layer(*given)) <= 1e-5

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "export_onnx": "export",
+    "write_source": "export",
     "ShutSlices": "dropping",
     "CheckpointError": "errors",
     "summary": "summaries",
@@ -94,6 +96,7 @@ __all__ = [
     "draw",
     "dump",
     "expected",
+    "export_onnx",
     "factor",
     "factor_up",
     "families",
@@ -117,6 +120,7 @@ __all__ = [
     "spec",
     "summary",
     "topology",
+    "write_source",
 ]
 
 if TYPE_CHECKING:
@@ -127,6 +131,7 @@ if TYPE_CHECKING:
     from tnmars.dropping import ShutSlices
     from tnmars.dsl import Builder, network
     from tnmars.errors import CheckpointError, GraphError, Problem, ShapeError, SpecError, TnmarsError
+    from tnmars.export import export_onnx, write_source
     from tnmars.fitting import Fitted, fit
     from tnmars.frozen import cached, freeze
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term

@@ -19,7 +19,8 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from tnmars import faces, files
 from tnmars.errors import Problem, TnmarsError
-from tnmars.module import Code, TNModule, code
+from tnmars.module import Code, TNModule, code, layers
+from tnmars.pruning import prune
 
 NEEDED = ("onnx", "onnxscript")
 """What torch needs to write ONNX."""
@@ -63,6 +64,7 @@ def respell(program: ExportedProgram) -> ExportedProgram:
 def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tuple[Tensor, ...]) -> None:
     """Writes the model in evaluation as an ONNX file that takes any batch, the first axis of every input.
 
+    Layers with gates are pruned first, for that is what they compute in evaluation.
     Raises `TnmarsError` where the packages for it are missing or the file cannot be written.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -73,13 +75,17 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
     try:
         # in a folder of its own, because large weights are a second file that the first one names
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-            made = torch.onnx.export(export_program(model, example_inputs), dynamo=True, verbose=False)
+            made = torch.onnx.export(export_program(_cut(model), example_inputs), dynamo=True, verbose=False)
             assert made is not None
             made.save(Path(folder) / target.name)
             for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
                 part.replace(target.parent / part.name)
     except OSError as error:
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
+
+
+def _cut(model: nn.Module) -> nn.Module:
+    return prune(model) if any(layer.masks is not None for _, layer in layers(model)) else model
 
 
 def write_source(layer: nn.Module, path: str | Path) -> None:
@@ -89,6 +95,10 @@ def write_source(layer: nn.Module, path: str | Path) -> None:
     """
     if not isinstance(layer, TNModule):
         raise TnmarsError(f"{type(layer).__name__} is not a compiled layer, and has no source to write.")
+    if layer.masks is not None:
+        raise TnmarsError(
+            "the layer has gates, which its source would not have: write_source(tnmars.prune(layer), ...)."
+        )
     if not layer.graph.terms:
         raise TnmarsError("the layer has no term left, and so no source to write: it is its bias alone.")
     files.write_text(path, source(layer))
