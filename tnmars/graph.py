@@ -18,7 +18,6 @@ from tnmars.errors import GraphError, Problem, nearest
 from tnmars.kinds import KINDS, MODE_ROLES, Kind, Role
 from tnmars.options import OptionValue
 from tnmars.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier, names, whole
-from tnmars.rules import Fields
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
@@ -55,7 +54,6 @@ class Graph:
     options: tuple[tuple[str, OptionValue], ...] = ()
     name: str = field(default="", compare=False)
     origin: Mapping[str, Json] | None = field(default=None, compare=False, repr=False)
-    _real: dict[Role, int] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         fields = self._fields()
@@ -67,8 +65,6 @@ class Graph:
             raise GraphError(found)
         for key, value in _canonical(fields).items():
             object.__setattr__(self, key, value)
-        canonical = self._fields()
-        object.__setattr__(self, "_real", {role: self._real_size(role, canonical) for role in MODE_ROLES})
 
     @classmethod
     def of(cls, fields: rules.Fields, name: str = "", origin: Mapping[str, Json] | None = None) -> Graph:
@@ -142,9 +138,14 @@ class Graph:
         """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
         return self._real[role]  # reckoned once, for a layer asks at every call
 
-    def _real_size(self, role: Role, fields: Fields) -> int:
-        held, unit = rules.holders(fields, role)
-        return dict(self.features).get(role, flat_size(held) // unit)
+    @cached_property
+    def _real(self) -> dict[Role, int]:
+        fields, given = self._fields(), dict(self.features)
+        found: dict[Role, int] = {}
+        for role in MODE_ROLES:
+            held, unit = rules.holders(fields, role)
+            found[role] = given.get(role, flat_size(held) // unit)
+        return found
 
     @cached_property
     def _core_bonds(self) -> dict[str, tuple[str, ...]]:
