@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from mutator import BOMBS, mutations, sources
 from strategies import cases
 
-from tnmars.cli import run
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+from check_server import limit
 
 SECONDS = 1
 MEGABYTES = 200
@@ -34,47 +35,29 @@ class Outcome:
     seconds: float
 
 
-def _pages() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+SERVER = Path(__file__).parent / "scripts" / "check_server.py"
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """A small process that forks for each file, warmed up with the sources of all mutations."""
+    warm = Path(tempfile.mkdtemp())
+    for at, text in enumerate(sources()):
+        (warm / f"{at}.yaml").write_text(text, encoding="utf-8")
+    command = [sys.executable, str(SERVER), str(warm), str(MEGABYTES), str(SECONDS)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def check(data: bytes, directory: Path) -> Outcome:
-    """Runs `tnmars check` on a text in a child of this process that the system stops beyond the limits."""
+    """Runs `tnmars check` on a text in a process that the system stops beyond the limits."""
     path, log = directory / "spec.yaml", directory / "output"
     path.write_bytes(data)
-    child = os.fork()
-    if child == 0:
-        _end_with_check(path, log)
-    _, status, used = os.wait4(child, 0)
-    return Outcome(
-        os.waitstatus_to_exitcode(status),
-        log.read_text(encoding="utf-8", errors="replace"),
-        used.ru_utime + used.ru_stime,
-    )
-
-
-def _end_with_check(path: Path, log: Path) -> None:
-    """The child's part; never returns."""
-    status = 99
-    try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-        _limit()
-        os.chdir(path.parent)
-        status = run(["check", path.name])
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-
-
-def _limit() -> None:
-    """Lets this process have so much more memory and processor time, and no more."""
-    room = _pages() + MEGABYTES * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (room, room))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(f"{path}\t{log}\n")
+    server.stdin.flush()
+    status, seconds = server.stdout.readline().split()
+    return Outcome(int(status), log.read_text(encoding="utf-8", errors="replace"), float(seconds))
 
 
 def complaint(outcome: Outcome) -> str:
@@ -90,17 +73,6 @@ def complaint(outcome: Outcome) -> str:
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", outcome.output):
         return "prints control characters"
     return ""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    """Loads what is loaded late: a child then pays for its file alone, not for imports."""
-    for text in sources():
-        with tempfile.NamedTemporaryFile(suffix=".yaml") as stream:
-            stream.write(text.encode())
-            stream.flush()
-            assert run(["check", stream.name]) == 0
-            assert run(["check", stream.name, "--set", "nothing=1"]) == 2
 
 
 @pytest.mark.parametrize("batch", range(0, cases(5000), BATCH))
@@ -127,7 +99,7 @@ def test_the_limits_can_be_reached() -> None:
         child = os.fork()
         if child == 0:
             try:
-                _limit()
+                limit(MEGABYTES, SECONDS)
                 exec(body)  # noqa: S102
                 os._exit(0)
             except BaseException:

@@ -42,7 +42,8 @@ class Life(RuleBasedStateMachine):
         self._restart()
 
     def _restart(self, warmup: int = 0) -> None:
-        self.optimizer = torch.optim.Adam(tnmars.param_groups(self.layer, lr=1e-2))
+        groups = tnmars.param_groups(self.layer, lr=1e-2) or [{"params": []}]  # a layer without terms may have none
+        self.optimizer = torch.optim.Adam(groups)
         self.schedule = tnmars.MaskSchedule(self.layer, 50, warmup_steps=warmup, seed=1, optimizer=self.optimizer)
 
     def _inputs(self) -> list[torch.Tensor]:
