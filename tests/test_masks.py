@@ -156,38 +156,28 @@ def test_gates_cost_one_vector_operation_and_one_product_for_each_core(name: str
     more = counts[1] - counts[0]
     gates = sum(bond.size for bond in layer.graph.bonds.values())
     assert [size for (kind, size), times in more.items() if kind == "sigmoid" for _ in range(times)] == [gates]
-    entries = CountedCalls(prod(layer.graph.cores[core]) for core in homes(layer.graph))
+    entries, smaller = scaled_sizes(layer)
     products = CountedCalls({size: times for (kind, size), times in more.items() if kind == "mul"})
     for size, times in products.items():
         vector = 5 * (size == gates) + (size == 1)  # of all gates at once, and of the temperature
-        assert times <= entries[size] + small_products(layer.graph)[size] + vector, size
+        assert times <= entries[size] + smaller[size] + vector, size
     scales = [entry for entry in masked_program(layer).fold if isinstance(entry, Scale)]
     assert len({core for entry in scales for core in fetched(layer, entry)}) == len(homes(layer.graph))
 
 
-def small_products(graph: Graph) -> CountedCalls:
-    """The sizes of the products of several gates of one core with each other, before they scale it."""
-    found: CountedCalls = CountedCalls()
-    for bonds in homes(graph).values():
-        size = graph.bonds[bonds[0][1]].size
-        for _, bond in bonds[1:]:
-            size *= graph.bonds[bond].size
-            found[size] += 1
-    return found
-
-
-@pytest.mark.parametrize("name", BONDED)
-def test_gates_in_one_operation_are_those_of_the_instructions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs in eager mode against the emitted code with its gates: values and gradients."""
-    layer = compiled(spec(name), batch=2, selector=Mars(temperature=(0.7, 0.7), spread=1.0), dtype=torch.float64)
-    inputs = inputs_of(layer.graph, 2, torch.float64)
-    found = []
-    for way in (True, False):
-        monkeypatch.setattr("tnmars.module.is_plain", lambda way=way: way)
-        answer = layer(*inputs)
-        found.append([answer, *torch.autograd.grad(answer.square().sum(), list(layer.parameters()))])
-    for one, two in zip(*found, strict=True):
-        assert error(one, two) <= 1e-12
+def scaled_sizes(layer: tnmars.TNModule) -> tuple[CountedCalls, CountedCalls]:
+    """The sizes of what is scaled, equal cores of several terms as one; and of products of gates with each other."""
+    program = masked_program(layer)
+    sizes = dict(program.sizes)
+    entries, smaller = CountedCalls(), CountedCalls()
+    for scale in program.fold:
+        if isinstance(scale, Scale):
+            entries[prod(sizes[label] for axis in scale.axes for label in axis)] += 1
+            size = len(scale.gates[0][1]) * sizes.get(scale.gates[0][0], 1)
+            for label, _ in scale.gates[1:]:
+                size *= sizes.get(label, 1)
+                smaller[size] += 1
+    return entries, smaller
 
 
 def test_gradients_of_gradients() -> None:

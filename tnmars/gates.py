@@ -33,15 +33,6 @@ def hard_concrete(logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
     return torch.clamp(relaxed * (ZETA - GAMMA) + GAMMA, 0.0, 1.0)
 
 
-def hard_concrete_and_slope(logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """The same sample, and its derivative by the logits."""
-    relaxed = torch.sigmoid((logits + noise) / temperature)
-    stretched = relaxed * (ZETA - GAMMA) + GAMMA
-    gates = torch.clamp(stretched, 0.0, 1.0)
-    slope = (relaxed - relaxed * relaxed) * ((ZETA - GAMMA) / temperature)
-    return gates, slope * (gates == stretched)
-
-
 def hard_concrete_open(logits: Tensor, temperature: Tensor) -> Tensor:
     """The probability that a hard concrete sample is not exactly 0."""
     return torch.sigmoid(logits - temperature * math.log(-GAMMA / ZETA))

@@ -23,7 +23,7 @@ from tnmars.masks import Masks
 from tnmars.opening import Opening
 from tnmars.price import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.runnable import WEIGHT, Chosen, Code, Programs, code
-from tnmars.scaling import is_plain, scaled, scaled_cores, scalings
+from tnmars.scaling import is_plain, scaled, scalings
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -279,18 +279,13 @@ class TNModule(Shell):
             get = self.cores.get
             return made, [get(name) for name in made.cores]
         size = self.nominal if torch.compiler.is_compiling() else batch
-        is_drawn = self.masks.is_drawn and is_plain()
-        if is_drawn and self.open_only:
+        if self.open_only and self.masks.is_drawn and is_plain():
             held: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
             is_open = dict(zip(self._bonds, self.masks.open_slices(self.logits()), strict=True))
             return self.opening(mode, batch, held, self.gate_values(), is_open)
-        made = self.programs.pick(size, mode, scaled=is_drawn)
-        get = self.cores.get
-        cores: dict[str, Tensor] = {name: get(name) for name in made.cores}
-        if is_drawn:
-            return made, list(scaled_cores(self._scalings, self.masks, self.logits(), cores).values())
-        gates = self.gate_values()
-        return made, [*cores.values(), *(gates[name] for name in made.gates)]
+        made = self.programs.pick(size, mode)
+        get, gates = self.cores.get, self.gate_values()
+        return made, [*(get(name) for name in made.cores), *(gates[name] for name in made.gates)]
 
     @property
     def _weight(self) -> Code | None:

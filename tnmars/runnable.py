@@ -89,7 +89,7 @@ class Programs:
         self.gated = planner.graph if gated else None
         self._buckets = planner.buckets
         self.plans: dict[Chosen, Form] = dict(plans or {})
-        self._codes: dict[tuple[str, int, bool], Code] = {}
+        self._codes: dict[Chosen, Code] = {}
         self.weight: Code | None = None
         """What makes the dense weight; none where no term is left."""
         if planner.graph.terms:
@@ -113,14 +113,13 @@ class Programs:
             self.plans[key] = self.planner.plan(*key)
         return self.plans[key]
 
-    def pick(self, batch: int, mode: str, *, scaled: bool = False) -> Code:
-        """The code for a batch, or for the dense weight; without gates where the cores are scaled already."""
-        if mode == WEIGHT and not scaled:
+    def pick(self, batch: int, mode: str) -> Code:
+        """The code for a batch, or for the dense weight."""
+        if mode == WEIGHT:
             assert self.weight is not None
             return self.weight
-        key = (mode, 0 if mode == WEIGHT else self.bucket(batch), scaled)
+        key = (mode, self.bucket(batch))
         found = self._codes.get(key)
         if found is None:
-            form = self.weight_form if mode == WEIGHT else self.plan(mode, batch)
-            found = self._codes[key] = code(form, None if scaled else self.gated)
+            found = self._codes[key] = code(self.plan(*key), self.gated)
         return found

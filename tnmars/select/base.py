@@ -44,14 +44,6 @@ class Selector(ABC):
     def sample(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         """Gates in [0, 1] for given noise, entry by entry, differentiable in the logits."""
 
-    def sample_and_slope(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """The same gates, and the derivative of each by its logit; a selector may know a faster way than autograd."""
-        with torch.enable_grad():
-            leaf = logits.detach().requires_grad_()
-            gates = self.sample(leaf, noise, temperature)
-            (slope,) = torch.autograd.grad(gates.sum(), leaf)
-        return gates.detach(), slope
-
     def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         """Which gates of a sample are not exactly 0, or have a gradient although they are: a slice that takes part."""
         return self.sample(logits, noise, temperature) != 0.0

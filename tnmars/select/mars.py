@@ -78,10 +78,6 @@ class Mars(Selector):
         relaxed = gates.hard_concrete(logits, noise, temperature)
         return gates.straight_through(relaxed) if self.straight_through else relaxed
 
-    def sample_and_slope(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        relaxed, slope = gates.hard_concrete_and_slope(logits, noise, temperature)
-        return (relaxed > 0.5).to(relaxed.dtype) if self.straight_through else relaxed, slope
-
     def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         """By the relaxed sample: a gate that is rounded to 0 still has its gradient."""
         return gates.hard_concrete(logits, noise, temperature) != 0.0
