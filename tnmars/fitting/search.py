@@ -50,6 +50,13 @@ def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generato
     start = _tight(graph, data, near, random, told)
     if start is None:
         return eliminated(roomy, data, told)
+    return _shortest_of_starts(start, roomy, near, data, random, told)
+
+
+def _shortest_of_starts(
+    start: Fit, spare: Fit | None, near: float, data: Data, random: torch.Generator, told: Told | None
+) -> Fit:
+    """The shortest description from a start and from random ones of the same sizes, until enough of them agree."""
     limited, found = start.network.graph, []
     for _ in range(STARTS):
         found.append(eliminated(start, data, told))
@@ -57,8 +64,8 @@ def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generato
         if sum(fit.network.parameters == best.network.parameters for fit in found) >= AGREE:
             break
         start = fitted(random_network(limited, random), data)
-        if start.error > near:
-            start, roomy = roomy, start  # a fit that failed is no start, but the wide one is, once
+        if start.error > near and spare is not None:
+            start, spare = spare, start  # a fit that failed is no start, but the spare one is, once
     return min(found, key=lambda fit: fit.bic)
 
 
@@ -113,8 +120,12 @@ def _parameters(graph: Graph) -> int:
 
 
 def finished(network: Network, graph: Graph, data: Data, random: torch.Generator, told: Told | None = None) -> Fit:
-    """What elimination leaves of a network whose gates were trained."""
-    best = eliminated(fitted(network, data), data, told)
+    """What elimination leaves of a network whose gates were trained; but on trees, also of others of its sizes."""
+    start = fitted(network, data)
+    if has_tree(graph):
+        best = eliminated(start, data, told)
+    else:
+        best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, told)
     return _polished(_settled(best, data, graph, random, told), data)
 
 
