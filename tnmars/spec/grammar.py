@@ -432,6 +432,13 @@ class Field:
     required: bool = False
     fix: str = ""
     """What to write where it is missing, if that is always the same."""
+    default: str = ""
+    """What holds where it is left out, in words."""
+
+    @property
+    def description(self) -> str:
+        """What it is for and what holds without it, as the schema says it."""
+        return f"{self.meaning}. Default: {self.default}" if self.default else self.meaning
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -488,7 +495,9 @@ class Record(Shape):
     def schema(self) -> Schema:
         found: Schema = {
             "type": "object",
-            "properties": {entry.key: {**entry.shape.schema(), "description": entry.meaning} for entry in self.fields},
+            "properties": {
+                entry.key: {**entry.shape.schema(), "description": entry.description} for entry in self.fields
+            },
             "additionalProperties": False,
         }
         required = [entry.key for entry in self.fields if entry.required]

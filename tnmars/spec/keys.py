@@ -40,28 +40,44 @@ OPTION_FORMS: dict[str, Shape] = {
     "padding": Either((Choice(("same", "valid")), Whole(0), ListOf(Whole(0), 1, 3))),
 }
 
-SETTINGS: dict[str, tuple[Shape, str]] = {
-    "rank": (Size(), "the size of every bond"),
+SETTINGS: dict[str, tuple[Shape, str, str]] = {
+    "rank": (Size(), "the size of every bond", "none, and 'ranks' is needed"),
     "ranks": (
         Either((TableOf(Size(), "bond"), ListOf(Size()), ListOf(ListOf(Size())))),
         "the size of each bond, in order or by name; for a sum, one list a term",
+        "none, and 'rank' is needed",
     ),
-    "terms": (Size(), "how many terms the sum has"),
-    "tree": (Nest(), "site numbers, nested as the tree, such as [[1, 2], [3, 4]]"),
-    "grid": (ListOf(Size(), 1, 8), "rows and columns (and more) of the grid of sites"),
-    "order": (ListOf(Choice(tuple(str(role) for role in MODE_ROLES)), 1), "the roles in the order of the cores"),
+    "terms": (Size(), "how many terms the sum has", "as many as 'ranks' has lists"),
+    "tree": (Nest(), "site numbers, nested as the tree, such as [[1, 2], [3, 4]]", "a balanced binary tree"),
+    "grid": (ListOf(Size(), 1, 8), "rows and columns (and more) of the grid of sites", ""),
+    "order": (
+        ListOf(Choice(tuple(str(role) for role in MODE_ROLES)), 1),
+        "the roles in the order of the cores",
+        "in, lookup, patch, out, kernel, free",
+    ),
 }
+"""For each setting of a family: what stands there, what it is for, and what holds without it."""
 
-BONDS = Field("bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)")
+BONDS = Field(
+    "bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)", default="none"
+)
 CORES = Field("cores", TableOf(ListOf(Name()), "core", least=1), "the cores, each with its edges in axis order", True)
 _VERSION = Whole(VERSION, VERSION, f"This version of tnmars reads format {VERSION}: write {VERSION}.")
 _UNDER_A_TERM = "With 'terms', each term has its own: put it under a term."
-COPIES = Field("copies", Size(), "how many terms like this the sum has: t gives t1, t2, …")
+COPIES = Field(
+    "copies", Size(), "how many terms like this the sum has: t gives t1, t2, …", default="one term, named as written"
+)
 TERM = Record((COPIES, BONDS, CORES), "a term")
 
 
 def _option(option: Option) -> Field:
-    return Field(option.name, OPTION_FORMS[option.form], option.meaning)
+    default = "none" if option.default is None else str(option.default).lower()
+    return Field(option.name, OPTION_FORMS[option.form], option.meaning, default=default)
+
+
+def _setting(key: str, required: bool) -> Field:
+    shape, meaning, default = SETTINGS[key]
+    return Field(key, shape, meaning, required, default="" if required else default)
 
 
 def _kinds(kind: str | None) -> tuple[Kind, ...]:
@@ -77,13 +93,18 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
     """The keys that every way to write a graph has."""
     found = [
         Field("tnmars", _VERSION, "the version of the format", True, f"Add 'tnmars: {VERSION}'."),
-        Field("name", Text(), "what people call it"),
+        Field("name", Text(), "what people call it", default="unnamed"),
         Field("kind", Choice(tuple(KINDS)), "what the weight does", True),
-        Field("params", TableOf(Whole(), "parameter"), "numbers with names, to be used as sizes and set from outside"),
+        Field(
+            "params",
+            TableOf(Whole(), "parameter"),
+            "numbers with names, to be used as sizes and set from outside",
+            default="none",
+        ),
     ]
     sized = {role for kind in kinds for role in kind.sized}
     features = tuple(
-        Field(str(role), Size(), f"the real number of {role} features")
+        Field(str(role), Size(), f"the real number of {role} features", default="what the modes make")
         for role in MODE_ROLES
         if role in sized and role is not Role.LOOKUP
     )
@@ -93,12 +114,16 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
                 "features",
                 Record(features, "features"),
                 "real sizes where the modes' product is larger: the rest is padding",
+                default="what the modes make",
             )
         )
     if Role.LOOKUP in sized:
-        found.append(Field("vocab", Size(), "the real number of rows where the lookup modes' product is larger"))
+        meaning = "the real number of rows where the lookup modes' product is larger"
+        found.append(Field("vocab", Size(), meaning, default="what the modes make"))
     if any(kind.is_spatial for kind in kinds):
-        found.append(Field("kernel_size", ListOf(Size(), 1, 3), "taps along each spatial axis, first axis first"))
+        meaning = "taps along each spatial axis, first axis first; needed without kernel modes, and where one of them"
+        meaning += " holds several axes"
+        found.append(Field("kernel_size", ListOf(Size(), 1, 3), meaning, default="the kernel modes, an axis each"))
     if any(kind.has_operands for kind in kinds):
         needed = all(kind.has_operands for kind in kinds)
         found += [
@@ -108,8 +133,10 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
     options = {option.name: option for kind in kinds for option in kind.options}
     if options:
         fields = tuple(map(_option, options.values()))
-        found.append(Field("options", Record(fields, "options"), "what the torch layer of that kind takes"))
-    found.append(Field("origin", TableOf(Anything(), "entry"), "where a pruned graph came from; for information only"))
+        meaning = "what the torch layer of that kind takes"
+        found.append(Field("options", Record(fields, "options"), meaning, default="torch's"))
+    meaning = "where a pruned graph came from; for information only"
+    found.append(Field("origin", TableOf(Anything(), "entry"), meaning, default="none"))
     return found
 
 
@@ -117,7 +144,12 @@ def _modes(kinds: tuple[Kind, ...]) -> list[Field]:
     roles = [Field(str(role), TableOf(Size(), "mode"), ROLE_MEANING[role]) for role in _roles(kinds)]
     return [
         Field("modes", Record(tuple(roles), "modes"), "the open edges by role, with their sizes", True),
-        Field("shared", ListOf(Name()), "modes that sit on several cores, each value selecting a slice of all of them"),
+        Field(
+            "shared",
+            ListOf(Name()),
+            "modes that sit on several cores, each value selecting a slice of all of them",
+            default="none",
+        ),
     ]
 
 
@@ -134,7 +166,7 @@ def record(kind: str | None, form: str, family: str | None = None) -> Record:
         fields = [
             Field("family", Choice(tuple(FAMILIES)), "a known decomposition, written out by `tnmars expand`", True),
             *(Field(str(role), sizes, ROLE_MEANING[role]) for role in _roles(kinds)),
-            *(Field(key, *SETTINGS[key], required=need and family in FAMILIES) for key, need in wanted.items()),
+            *(_setting(key, need and family in FAMILIES) for key, need in wanted.items()),
         ]
         what += f" with 'family: {family}'" if family in FAMILIES else " with 'family'"
     elif form == "terms":
