@@ -27,7 +27,7 @@ def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
     return tuple(map(int, parts))
 
 
-@click.command()
+@click.command(epilog="Example: tnmars bench specs/tt_linear.yaml --batch 32")
 @click.argument("file", required=False, type=click.Path())
 @SET
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="Rows, images or tokens.")

@@ -13,7 +13,7 @@ from tnmars.errors import TnmarsError
 NAMES = ("toy", "tucker", "mnist-2fc")
 
 
-@click.command()
+@click.command(epilog="Example: tnmars reproduce toy --seeds 0-2 --jobs 1")
 @click.argument("name", type=click.Choice(NAMES))
 @click.option("--variants", default="", help="Only these, by commas [default: all].")
 @click.option("--seeds", "text", default="0-9", show_default=True, help="Such as 0-9 or 0,3,5-7.")
@@ -51,7 +51,7 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
         raise TnmarsError(f"these runs did not end: {names}.\n  Their messages are above; --resume goes on.")
 
 
-@click.command()
+@click.command(epilog="Example: tnmars demo --out build/demo")
 @click.option(
     "--out", default="build/demo", show_default=True, type=click.Path(file_okay=False), help="Where files go."
 )

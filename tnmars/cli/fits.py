@@ -19,7 +19,7 @@ EVERY = 2.0
 """Seconds between lines of progress."""
 
 
-@click.command()
+@click.command(epilog="Example: tnmars fit specs/tucker_tensor.yaml target.npy -o found")
 @click.argument("spec", type=click.Path())
 @click.argument("target", type=click.Path())
 @SET
@@ -27,8 +27,8 @@ EVERY = 2.0
 @click.option("--observed", type=click.Path(), help="A mask (.npy): 1 where an entry may be fitted, 0 where not.")
 @click.option("--held-out", type=click.Path(), help="A mask (.npy): 1 where an entry is left out of the fit.")
 @click.option("--selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True, help="The rule.")
-@click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate.")
-@click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits.")
+@click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
+@click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits [default: 0].")
 @click.option("--steps", type=click.IntRange(1, 10**7), help="Steps of training gates [default: 4000].")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all random numbers.")
 @click.option("--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="More help large tensors.")

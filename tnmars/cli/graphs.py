@@ -84,7 +84,7 @@ def _problems(file: str, params: dict[str, int]) -> Spec:
         return Spec(None, error.problems)
 
 
-@click.command()
+@click.command(epilog="Example: tnmars check specs/tt_linear.yaml --set rank=50 --strict")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @SET
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
@@ -163,7 +163,7 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
     return found
 
 
-@click.command()
+@click.command(epilog="Example: tnmars expand specs/tt_linear_family.yaml --set rank=3")
 @FILE
 @SET
 @JSON
@@ -175,7 +175,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
     click.echo(json.dumps(document(graph), indent=1, ensure_ascii=False) if as_json else dump(graph), nl=as_json)
 
 
-@click.command()
+@click.command(epilog="Example: tnmars show specs/tt_linear.yaml -o graph.svg")
 @FILE
 @SET
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write a picture: .svg, .html or .dot.")
@@ -230,7 +230,7 @@ def _incidence(graph: Graph) -> dict[str, Any]:
     return {"name": graph.name, "kind": graph.kind, "modes": modes, "terms": terms}
 
 
-@click.command()
+@click.command(epilog="Example: tnmars schema > tnmars.schema.json")
 @click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
 def schema() -> None:
     """Print the JSON Schema of spec files, for editors."""

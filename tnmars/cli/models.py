@@ -11,7 +11,7 @@ from tnmars.cli.graphs import JSON, read_graph, refuse
 from tnmars.errors import TnmarsError
 
 
-@click.command()
+@click.command(epilog="Example: tnmars prune trained.safetensors -o small.safetensors")
 @click.argument("checkpoint", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file to write.")
 @click.option("--spec", type=click.Path(dir_okay=False), help="Where pruned graphs go [default: OUTPUT with .yaml].")
@@ -64,7 +64,7 @@ def _is_pruned(path: str) -> bool:
         return False
 
 
-@click.command()
+@click.command(epilog="Example: tnmars diff before.yaml after.yaml")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
 @JSON

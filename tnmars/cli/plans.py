@@ -26,7 +26,7 @@ OPTIMIZER = click.option(
 )
 
 
-@click.command()
+@click.command(epilog="Example: tnmars plan specs/tucker2_conv.yaml --batch 1,32 --all")
 @FILE
 @SET
 @BATCH
@@ -68,7 +68,7 @@ def plan(
         click.echo("\n\n".join(table(entry) for _, entry in found))
 
 
-@click.command()
+@click.command(epilog="Example: tnmars compile specs/tt_linear.yaml --batch 32")
 @FILE
 @SET
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="The nominal batch.")
@@ -93,7 +93,7 @@ def compile_(
     click.echo(json.dumps(made, indent=1) if as_json else source, nl=as_json)
 
 
-@click.command()
+@click.command(epilog="Example: tnmars calibrate --show")
 @click.option("--show", is_flag=True, help="Print the constants; write nothing.")
 @JSON
 def calibrate(show: bool, as_json: bool) -> None:

@@ -11,10 +11,17 @@ from tnmars.cli.graphs import JSON, refuse
 from tnmars.errors import TnmarsError
 
 
-@click.command()
+@click.command(epilog="Example: tnmars report trained.safetensors small.safetensors -o report.html")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
-@click.option("-o", "--output", default="report.html", show_default=True, type=click.Path(dir_okay=False))
+@click.option(
+    "-o",
+    "--output",
+    default="report.html",
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="The page to write.",
+)
 @click.option("--history", type=click.Path(), help="The log of the training: log.jsonl, or a record with a history.")
 @click.option("--title", help="What stands above [default: the layer's name].")
 @click.option(
