@@ -35,7 +35,9 @@ def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.option("--tune", is_flag=True, help="Time close candidates first, and take the fastest.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Turns of each contender [default: 9; the table's: 15].")
 @click.option("--threads", default="1", show_default=True, callback=_threads, help="Numbers of threads, such as 1,2.")
-@click.option("--rows", default="", help="Only rows of the table whose names contain one of these, by commas.")
+@click.option(
+    "--rows", default="", help="Only rows of the table whose names contain one of these, by commas [default: all]."
+)
 @click.option("--quick", is_flag=True, help="A smoke run of the table: its figures mean little.")
 @click.option("--no-sweep", is_flag=True, help="Leave out the sweep over rank, cores and batch after the table.")
 @JSON

@@ -15,8 +15,8 @@ NAMES = ("toy", "tucker", "mnist-2fc")
 
 @click.command(epilog="Example: tnmars reproduce toy --seeds 0-2 --jobs 1")
 @click.argument("name", type=click.Choice(NAMES))
-@click.option("--variants", default="", help="Only these, by commas [default: all].")
-@click.option("--seeds", "text", default="0-9", show_default=True, help="Such as 0-9 or 0,3,5-7.")
+@click.option("--variants", default="", help="Only these variants, by commas [default: all].")
+@click.option("--seeds", "text", default="0-9", show_default=True, help="Seeds to run, such as 0-9 or 0,3,5-7.")
 @click.option(
     "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Runs side by side, a thread each."
 )
@@ -24,7 +24,7 @@ NAMES = ("toy", "tucker", "mnist-2fc")
     "--data", type=click.Path(file_okay=False), help="Where data sets are [default: $TNMARS_DATA, or a cache]."
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Where runs go [default: build/reproduce/NAME].")
-@click.option("--epochs", type=click.IntRange(1), help="Fewer than the experiment has, to try it.")
+@click.option("--epochs", type=click.IntRange(1), help="Fewer, to try it [default: as many as the experiment has].")
 @click.option("--resume", is_flag=True, help="Go on from checkpoints; without it a run that is not done begins anew.")
 @JSON
 def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **asked: str | int | None) -> None:
@@ -55,7 +55,7 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
 @click.option(
     "--out", default="build/demo", show_default=True, type=click.Path(file_okay=False), help="Where files go."
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all random numbers.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @JSON
 def demo(out: str, seed: int, as_json: bool) -> None:
     """The whole loop in a minute, without data: ranks are planted, lost in noise, and found again."""

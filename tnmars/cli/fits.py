@@ -26,12 +26,20 @@ EVERY = 2.0
 @click.option("--key", help="Which tensor of a .safetensors file; not needed where there is one alone.")
 @click.option("--observed", type=click.Path(), help="A mask (.npy): 1 where an entry may be fitted, 0 where not.")
 @click.option("--held-out", type=click.Path(), help="A mask (.npy): 1 where an entry is left out of the fit.")
-@click.option("--selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True, help="The rule.")
+@click.option(
+    "--selector",
+    type=click.Choice(SELECTORS),
+    default=SELECTORS[0],
+    show_default=True,
+    help="The rule that picks ranks.",
+)
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
 @click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits [default: 0].")
 @click.option("--steps", type=click.IntRange(1, 10**7), help="Steps of training gates [default: 4000].")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of all random numbers.")
-@click.option("--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="More help large tensors.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
+@click.option(
+    "--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="Threads; more help large tensors."
+)
 @click.option("-o", "--output", help="Stem of the files to write [default: TARGET's, with '-fit'].")
 @JSON
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
