@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tnmars import cli
 from tnmars.draw.look import Look
 from tnmars.measure import measure, total
 from tnmars.reporting import Report, collect, page
+from tnmars.reporting.bars import bars
 from tnmars.reporting.charts import Line, chart
 from tnmars.reporting.gates import threshold
 from tnmars.reporting.history import read_history
@@ -248,7 +250,7 @@ def test_width_grows_with_rank() -> None:
 class Balance(HTMLParser):
     """Sees that every element is closed, and gathers tags and attributes."""
 
-    VOID = ("meta", "br")
+    VOID = ("meta", "br", "wbr")
 
     def __init__(self, text: str):
         super().__init__()
@@ -277,12 +279,13 @@ def test_the_page_is_whole_and_loads_nothing(found: Report) -> None:
         attributes[name] for _, attributes in read.seen for name in ("src", "href", "action") if name in attributes
     ]
     assert links
-    assert all(link and link.startswith("#layer-") for link in links)
+    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
+    assert {str(link).removeprefix("#") for link in links} <= set(ids)
+    assert all(link and link.startswith("#") for link in links)
     assert "url(" not in text
     assert "@import" not in text
     assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
     assert [tag for tag, _ in read.seen if tag in ("link", "img", "iframe", "object", "embed")] == []
-    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
     assert len(ids) == len(set(ids))
 
 
@@ -343,12 +346,58 @@ def test_warm_up_is_told() -> None:
 
 
 def test_many_slices_are_few_elements() -> None:
-    from tnmars.reporting.bars import bars
-
     chances = tuple(at / 2000 for at in range(2000))
     drawn = bars(Bond("t", "r", "r", (), 2000, None, 7, "", chances, tuple(c > 0.5 for c in chances)), 0.5)
     assert drawn.count("<rect") == 0
     assert drawn.count("<path") == 4
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.02, 0.5, 0.832, 0.97, 1.0])
+def test_the_threshold_is_told_within_the_drawing_and_upon_no_other_number(limit: float) -> None:
+    drawn = bars(Bond("t", "r", "r", (), 3, None, 1, "", (0.1, 0.9, 0.4), (False, True, False)), limit)
+    told = re.findall(r'<text class="tick end[^"]*" x="([^"]+)" y="([^"]+)">([^<]+)</text>', drawn)
+    beside = [entry for entry in told if entry[0] == told[0][0]]  # not the number of the last slice, below
+    assert f"{limit:.2f}" in [label for *_, label in beside]
+    assert all(float(x) - 0.65 * 11 * len(label) >= 0 for x, _, label in beside)  # digits are 0.64 of their size wide
+    heights = sorted(float(y) for _, y, _ in beside)
+    assert all(lower - upper >= 11 for upper, lower in pairwise(heights))
+
+
+def test_lines_of_one_value_lie_apart() -> None:
+    same = ((0.0, 5.0), (1.0, 5.0))
+    drawn = chart([Line("a", same), Line("b", same), Line("c", same)], "x", steps=True)
+    heights = [float(y) for y in re.findall(r'<circle cx="[^"]+" cy="([^"]+)"', drawn)]
+    assert len(set(heights)) == 3
+    assert max(heights) - min(heights) <= 10
+
+
+def test_the_overview_adds_up(found: Report) -> None:
+    text = page(found)
+    lines = re.search(r'<section id="overview".*?</section>', text, re.S)
+    assert lines
+    before, after = (sum(getattr(layer, side).count.cores for layer in found.layers) for side in ("before", "after"))
+    last = lines[0][lines[0].index("all of them") :]
+    shown = re.findall(r'<span class="whole">([^<]+)</span>', last)
+    assert shown[:2] == [f"{before:,}", f"{after:,}"]
+    assert lines[0].count("<svg") == len(found.layers)
+
+
+def test_what_grew_is_not_told_as_if_it_had_shrunk() -> None:
+    small = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2)
+    large = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
+    text = page(collect(tnmars.compile(small), tnmars.compile(large), measure=False))
+    assert "1.81× more in the whole model" in text  # 27 and 49
+    assert "fewer" not in text
+
+
+def test_drawings_are_at_one_scale() -> None:
+    layer = gated(tnmars.families.tt("linear", inputs=(2,) * 6, outputs=(2,) * 6, rank=4), {"r1": 2, "r3": 4})
+    text = page(collect(layer, tnmars.prune(layer), measure=False))
+    shares = [float(share) for share in re.findall(r"--share: ([0-9.]+)", text)]
+    widths = [int(wide) for wide in re.findall(r'<svg [^>]*width="([0-9]+)"', text)]
+    assert len(shares) == len(widths) == 2
+    assert min(widths) < max(widths)
+    assert shares == [pytest.approx(wide / max(widths), abs=1e-4) for wide in widths]
 
 
 def test_charts_hold_odd_values() -> None:
@@ -429,6 +478,10 @@ try {
   told.other = document.querySelectorAll("#layer-1 .lit").length;
   told.wide = document.documentElement.scrollWidth <= innerWidth;
   told.drawn = [...document.querySelectorAll("svg")].every(part => part.getBoundingClientRect().width > 50);
+  told.clipped = [...document.querySelectorAll("svg.bars text, svg.chart text")].filter(part => {
+    const box = part.getBBox(), frame = part.ownerSVGElement.viewBox.baseVal;
+    return box.x < 0 || box.y < 0 || box.x + box.width > frame.width || box.y + box.height > frame.height;
+  }).map(part => part.textContent);
   const code = document.getElementById("spec-0");
   told.spec = code.textContent;
   document.querySelector("[data-copy]").click();
@@ -482,6 +535,7 @@ def test_pointing_at_a_bond_lights_it_up(found: Report, tmp_path: Path, wide: in
     assert told["other"] == 0
     assert told["wide"]
     assert told["drawn"]
+    assert told["clipped"] == []
     assert told["spec"] == found.layers[0].spec
     assert told["loaded"] == 0
     assert console(log) == []

@@ -7,7 +7,9 @@ from tnmars.reporting.value import Bond
 
 HIGH = 90
 WIDE = 280
-TOP, LEFT, RIGHT, BOTTOM = 6, 26, 4, 16
+TOP, LEFT, RIGHT, BOTTOM = 8, 34, 4, 16
+LABEL = 11
+"""How far apart two numbers beside the axis are at least."""
 WIDEST = 24
 """How wide a bar is at most, with the gap beside it."""
 MANY = 256
@@ -19,7 +21,7 @@ def bars(bond: Bond, threshold: float | None) -> Html:
     count = len(bond.probabilities)
     step = min((WIDE - LEFT - RIGHT) / count, WIDEST)
     gap = min(2.0, 0.2 * step)
-    parts = [_frame(count, LEFT + count * step)]
+    parts = [_frame(count, LEFT + count * step, threshold)]
     if count > MANY:
         parts += [_together(bond, step, gap, kept) for kept in (False, True)]
     else:
@@ -59,10 +61,12 @@ def _together(bond: Bond, step: float, gap: float, kept: bool) -> str:
     return f'<path class="{"on" if kept else "off"}" d="{path}"/>' if path else ""
 
 
-def _frame(count: int, right: float) -> str:
-    """The axes: probability from 0 to 1, and the numbers of the first and the last slice."""
+def _frame(count: int, right: float, threshold: float | None) -> str:
+    """The axes: probability from 0 to 1, but for where the threshold is told, and the first and the last slice."""
     found = f'<path class="grid" d="M{LEFT} {_y(1)}H{WIDE - RIGHT}M{LEFT} {_y(0)}H{WIDE - RIGHT}"/>'
     for value in (0, 1):
+        if threshold is not None and abs(_y(value) - _y(threshold)) < LABEL:
+            continue
         found += f'<text class="tick end" x="{LEFT - 5}" y="{_y(value) + 4}">{value}</text>'
     found += f'<text class="tick" x="{LEFT}" y="{TOP + HIGH + 13}">slice 0</text>'
     if count > 2:
@@ -72,8 +76,7 @@ def _frame(count: int, right: float) -> str:
 
 def _threshold(value: float) -> str:
     y = _y(value)
-    label = f"{value:.2g}"
     return (
         f'<path class="threshold" d="M{LEFT} {y}H{WIDE - RIGHT}"/>'
-        f'<text class="tick end threshold-label" x="{LEFT - 5}" y="{y + 4}">{label}</text>'
+        f'<text class="tick end threshold-label" x="{LEFT - 5}" y="{y + 4}">{value:.2f}</text>'
     )

@@ -15,6 +15,8 @@ DECADES = 2.0
 """From so many powers of ten between the least and the most on, the scale is logarithmic."""
 MOST_POINTS = 600
 """More points than that are thinned out; nobody sees them."""
+APART = 2.0
+"""With steps, so many units lie between lines of one value at most: else the last would hide the others."""
 
 Point = tuple[float, float]
 
@@ -51,8 +53,10 @@ def chart(
     room = WIDE - RIGHT - 9 * len(x_name)
     parts += [_under(x_at(x), _short(x)) for x in _ticks(*x_range, whole=True) if LEFT <= x_at(x) <= room]
     parts.append(f'<text class="tick end" x="{WIDE - RIGHT}" y="{HIGH - 8}">{escape(x_name)}</text>')
+    apart = min(APART, 10 / len(lines)) if steps else 0.0
     for at, line in enumerate(lines):
-        thin = [(x_at(x), y_at(y)) for x, y in _thinned(line.points)]
+        shift = apart * (at - (len(lines) - 1) / 2)
+        thin = [(x_at(x), round(y_at(y) + shift, 1)) for x, y in _thinned(line.points)]
         key = f' data-key="{escape(line.key)}"' if line.key else ""
         last = f"{line.name}: {line.points[-1][1]:g}" if line.points else line.name
         x, y = thin[-1]

@@ -8,6 +8,9 @@ from typing import NewType
 
 Html = NewType("Html", str)
 
+FEW = 24
+"""Up to so many rows of a table fit on a sheet of paper with room to spare."""
+
 
 def text(value: object) -> Html:
     """Any text, escaped."""
@@ -29,11 +32,16 @@ def join(pieces: Iterable[Html]) -> Html:
 
 
 def table(heads: Sequence[str], rows: Iterable[Html], caption: str = "") -> Html:
-    """A table that scrolls by itself where the page is narrow; all columns but the first hold numbers."""
+    """A table that scrolls by itself where the page is narrow; all columns but the first hold numbers.
+
+    One with few rows is not torn apart where it is printed.
+    """
+    found = list(rows)
     first = tag("tr", *(tag("th", text(head), scope="col") for head in heads))
     title = tag("caption", text(caption)) if caption else Html("")
-    whole = tag("table", title, tag("thead", first), tag("tbody", join(rows)))
-    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption or ", ".join(heads))
+    whole = tag("table", title, tag("thead", first), tag("tbody", join(found)))
+    kind = "scroll short" if len(found) <= FEW else "scroll"
+    return tag("div", whole, class_=kind, tabindex="0", role="region", aria_label=caption or ", ".join(heads))
 
 
 def row(cells: Sequence[Html], **attributes: object) -> Html:
@@ -108,3 +116,14 @@ def ratio(before: float | None, after: float | None) -> str:
     except OverflowError:
         return "over 1e308×"
     return f"{found:,.0f}×" if 100 <= found < 1e9 else f"{found:.2e}×" if found >= 1e9 else f"{found:.2f}×"
+
+
+def change(before: float, after: float, less: str, more: str) -> str:
+    """How the second compares with the first, in words: `less` where it is smaller.
+
+    >>> change(12, 4, "fewer", "more"), change(4, 12, "faster", "slower"), change(7, 7, "fewer", "more")
+    ('3.00× fewer', '3.00× slower', 'as before')
+    """
+    if before == after:
+        return "as before"
+    return f"{ratio(before, after)} {less}" if after < before else f"{ratio(after, before)} {more}"

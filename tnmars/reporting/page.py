@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 
 from tnmars.counts import Count
 from tnmars.draw.palette import rules
-from tnmars.reporting.markup import Html, brief, duration, join, number, ratio, row, table, tag, text
+from tnmars.reporting.markup import Html, brief, change, duration, join, number, ratio, tag, text
+from tnmars.reporting.overview import overview
 from tnmars.reporting.sections import conditions, layer_section, settings_table
 from tnmars.reporting.training import training
-from tnmars.reporting.value import Layer, Report, Side
+from tnmars.reporting.value import Report, Side
 
 DARK = "screen and (prefers-color-scheme:dark)"
 """Where colours are dark: paper stays white."""
@@ -27,9 +27,12 @@ def page(report: Report) -> str:
     several = len(report.layers) > 1
     body = [
         _head(report),
-        _overview(report) if several else Html(""),
+        overview(report) if several else Html(""),
         training(report.history),
-        *(layer_section(layer, at, report.history, report.threads) for at, layer in enumerate(report.layers)),
+        *(
+            layer_section(layer, at, report.history, report.threads, several=several)
+            for at, layer in enumerate(report.layers)
+        ),
         _counting(report),
         _versions(report),
     ]
@@ -66,7 +69,7 @@ def _head(report: Report) -> Html:
             "Parameters",
             brief(before.cores + before.other),
             brief(after.cores + after.other),
-            f"{ratio(before.cores + before.other, after.cores + after.other)} fewer in the whole model",
+            f"{change(before.cores + before.other, after.cores + after.other, 'fewer', 'more')} in the whole model",
         ),
         _card(
             "Weights against dense", ratio(before.dense, before.cores), ratio(after.dense, after.cores), _share(after)
@@ -94,13 +97,15 @@ def _share(count: Count) -> str:
 
 def _macs(report: Report) -> Html:
     before, after = (sum(side.macs for side in sides) for sides in _sides(report))
-    return _card("Multiply-adds", brief(before), brief(after), f"{ratio(before, after)} fewer; {_when(report)}")
+    return _card(
+        "Multiply-adds", brief(before), brief(after), f"{change(before, after, 'fewer', 'more')}; {_when(report)}"
+    )
 
 
 def _latency(report: Report) -> Html:
     before, after = (sum(side.seconds or 0.0 for side in sides) for sides in _sides(report))
     threads = f"{report.threads} thread{'' if report.threads == 1 else 's'}"
-    words = f"{ratio(before, after)} faster; {_when(report)}, {threads}"
+    words = f"{change(before, after, 'faster', 'slower')}; {_when(report)}, {threads}"
     return _card("Measured latency", duration(before), duration(after), words)
 
 
@@ -113,33 +118,6 @@ def _when(report: Report) -> str:
     found = sorted({conditions(layer) for layer in report.layers})
     text_of = found[0] if len(found) == 1 else "each layer's own batch"
     return text_of if len(report.layers) == 1 else f"{text_of}, sum of the layers"
-
-
-def _overview(report: Report) -> Html:
-    heads = ["Layer", "maps", "ranks", "parameters", "fewer", "MACs", "latency"]
-    found = [_line(at, layer, report.is_measured) for at, layer in enumerate(report.layers)]
-    heads = heads if report.is_measured else heads[:-1]
-    return tag("section", tag("h2", text("Layers")), table(heads, found, "Layers"), id="overview", class_="card")
-
-
-def _line(at: int, layer: Layer, is_measured: bool) -> Html:
-    before, after = layer.before, layer.after
-    graph = after.graph
-    first, second = (_listed([getattr(bond, side) for bond in layer.bonds]) for side in ("before", "after"))
-    cells = [
-        f"{graph.kind} {graph.signature}".replace("->", "→"),
-        f"{first} → {second}",
-        f"{number(before.count.cores)} → {number(after.count.cores)}",
-        ratio(before.count.cores, after.count.cores),
-        f"{brief(before.macs)} → {brief(after.macs)}",
-        *([f"{duration(before.seconds)} → {duration(after.seconds)}"] if is_measured else []),
-    ]
-    return row([tag("a", text(layer.title), href=f"#layer-{at}"), *map(text, cells)])
-
-
-def _listed(sizes: Sequence[int | None], most: int = 5) -> str:
-    """The first few sizes."""
-    return " ".join([*map(number, sizes[:most]), *(["…"] if len(sizes) > most else [])])
 
 
 def _counting(report: Report) -> Html:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tnmars.draw.svg import svg
 from tnmars.errors import plural
 from tnmars.explain import Explained, StepRow
@@ -15,17 +17,33 @@ from tnmars.reporting.value import Bond, Layer, Rows, Side
 FATES = {"gone": "gone", "cut": "cut", "whole": "as it was", "new": "new", "merged": "merged into "}
 
 
-def layer_section(layer: Layer, at: int, history: History, threads: int) -> Html:
-    """Everything about a layer."""
+FORMS = {
+    "dense": "the weight is made first",
+    "push": "the input goes through single cores",
+    "parts": "the input goes through parts of several cores",
+    "blocks": "the input goes through large parts",
+    "taps": "the cores with taps are one convolution",
+    "path": "in the order of opt_einsum",
+    "tables1": "rows of one table",
+    "tables2": "rows of two tables, multiplied",
+    "tables3": "rows of three tables, multiplied",
+    "tables": "rows of each core, multiplied",
+}
+"""The names of plans in words."""
+
+
+def layer_section(layer: Layer, at: int, history: History, threads: int, *, several: bool = False) -> Html:
+    """Everything about a layer; where there are several, with the way back to the table of them."""
     graph = layer.after.graph
     told = (
         f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "
     )
     told += f"{len(graph.cores)} after"
     name = f" · {graph.name}" if graph.name and graph.name != layer.title else ""
+    back = tag("a", text("all layers"), href="#overview", class_="back screen") if several else Html("")
     return tag(
         "section",
-        tag("h2", text(layer.title), tag("small", text(name))),
+        tag("div", tag("h2", text(layer.title), tag("small", text(name))), back, class_="bar"),
         tag("p", text(told), class_="told"),
         _drawings(layer),
         _bonds(layer, history),
@@ -40,12 +58,24 @@ def layer_section(layer: Layer, at: int, history: History, threads: int) -> Html
 
 def _drawings(layer: Layer) -> Html:
     before, after = looks(layer.before.graph, layer.after.graph)
+    drawn = [Html(svg(graph, look)) for graph, look in (before, after)]
+    widths = [_width(drawing) for drawing in drawn]
     found = []
-    for name, side, (graph, look) in (("Before", layer.before, before), ("After", layer.after, after)):
+    for name, side, drawing, wide in zip(("Before", "After"), (layer.before, layer.after), drawn, widths, strict=True):
         head = tag("figcaption", tag("b", text(name)), text(f"{number(side.count.cores)} parameters"))
-        found.append(tag("figure", head, Html(svg(graph, look)), class_=f"graph {name.lower()}"))
+        share = f"--share: {wide / max(widths):.4f}"
+        found.append(tag("figure", head, drawing, class_=f"graph {name.lower()}", style=share))
     words = "A line is as wide as the rank of its bond. Behind it, pale, what was cut; dashed, bonds that are gone."
-    return join([tag("div", *found, class_="pair"), tag("p", text(words), class_="hint")])
+    point = tag("span", text(" Point at a bond, or go to it with Tab, to see it everywhere."), class_="screen")
+    pair = tag("div", *found, class_="graphs", style=f"--wide: {max(widths)}")
+    return join([pair, tag("p", text(words), point, class_="hint")])
+
+
+def _width(drawing: str) -> int:
+    """How wide a drawing would be, in pixels."""
+    told = re.search(r'<svg[^>]* width="([0-9]+)"', drawing)
+    assert told
+    return int(told[1])
 
 
 def _bonds(layer: Layer, history: History) -> Html:
@@ -131,11 +161,13 @@ def _order(name: str, side: Side) -> Html:
         return tag("div", tag("h4", text(name)), tag("p", text("No term is left: nothing is contracted.")))
     found = side.explained
     heads = ["Step", "shape", "MACs", "bytes"]
-    return tag("div", tag("h4", text(f"{name}: {_form(found)}")), table(heads, _steps(found), f"Steps {name.lower()}"))
+    head = tag("h4", text(f"{name}: {found.form.rstrip('123')}"), tag("small", text(_form(found))))
+    return tag("div", head, table(heads, _steps(found), f"Steps {name.lower()}"))
 
 
 def _form(found: Explained) -> str:
-    return found.form + (f", in chunks of {found.chunk}" if found.chunk else "")
+    """A plan in words."""
+    return FORMS.get(found.form, "") + (f", in chunks of {found.chunk}" if found.chunk else "")
 
 
 def _steps(found: Explained) -> list[Html]:
