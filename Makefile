@@ -29,6 +29,7 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/generate
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "the docs: build/docs/index.html"
 
