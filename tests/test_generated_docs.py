@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 import shlex
@@ -108,6 +109,7 @@ def test_the_default_order_is_that_of_the_function() -> None:
 
 
 def test_shapes_in_words() -> None:
+    assert doctest.testmod(shapes) == (0, 1)
     fields = {entry.key: entry.shape for entry in spec_page.record("map", "terms").fields}
     assert shapes.words(fields["inputs"]) == "table: input → list of axes"
     assert shapes.words(fields["terms"]) == "table: term → table with `copies`, `bonds`, `cores`"
