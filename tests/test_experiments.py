@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,7 +21,8 @@ from torch import Tensor, nn
 
 import tnmars
 from tnmars import Mars, cli
-from tnmars.experiments import idx, jobs, mnist, tables, toy, tucker
+from tnmars.bench.reference import Chain
+from tnmars.experiments import idx, jobs, mnist, plots, results, tables, targets, toy, tucker
 from tnmars.experiments.crew import Crew, CrewSchedule
 from tnmars.experiments.loop import Run, RunStoppedError, Settings
 from tnmars.experiments.task import Task
@@ -44,7 +50,7 @@ class Line(Task):
         return {"error": (self.model(self.x) - self.y).square().mean().item()}
 
 
-SETTINGS = Settings(epochs=6, batch=8, warmup_epochs=1, save_every=0.0)
+SETTINGS = Settings(epochs=6, batch=8, warmup_epochs=1)
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 20, 35])
@@ -124,7 +130,10 @@ def test_missing_and_wrong_data_are_told(tmp_path: Path) -> None:
         idx.mnist(tmp_path, download=False)
 
 
-@pytest.mark.skipif(not (idx.folder() / "mnist").is_dir(), reason="MNIST is not in $TNMARS_DATA")
+HAS_MNIST = all((idx.folder() / "mnist" / name).exists() for name in idx.FILES)
+
+
+@pytest.mark.skipif(not HAS_MNIST, reason="MNIST is not in $TNMARS_DATA")
 def test_mnist_is_read() -> None:
     data = idx.mnist(download=False)
     assert data.train_x.shape == (60_000, 784) and data.test_y.bincount().tolist()[:2] == [980, 1135]
@@ -173,4 +182,100 @@ def test_tables_over_seeds() -> None:
     found = tables.summary(records)
     assert found["a"]["x"] == {"mean": 3.0, "deviation": 1.0, "median": 3.0, "all": [2.0, 4.0]}
     assert found["a"]["rank 2"]["mean"] == 3.0 and found["a"]["minutes"] == 1.0
-    assert "| a | 2 | 3 ± 1 |" in tables.markdown("t", found, {"a": {"x": 5}})
+    assert "| a | 2 | 3 ± 1 |" in tables.markdown(found, {"a": {"x": 5}})
+
+
+def test_targets_say_by_how_much_they_are_missed() -> None:
+    summary = {
+        "mars-8": {"rank": {"mean": 10.4}, "accuracy": {"mean": 91.0}},
+        "dense-8": {"accuracy": {"mean": 90.0}},
+    }
+    rows = targets.judged("toy", summary)
+    assert rows[0] == ["mars-8, mean rank", "6.9 to 9.9", "10.4", "missed by 0.5"]
+    assert rows[1][1:] == ["at least 88", "91", "met"]
+    assert rows[2][1:] == ["above dense-8, 90", "91", "met"]
+    assert rows[3][2] == "not run"
+    summary["mars-8"]["accuracy"]["mean"] = 90.0
+    assert targets.judged("toy", summary)[2][3].startswith("missed"), "the same is not above"
+
+
+def test_every_target_is_of_a_variant_that_can_be_run() -> None:
+    for name, wanted in targets.TARGETS.items():
+        assert {target.variant for target in wanted} <= set(results.EXPERIMENTS[name].variants)
+
+
+def mnist_record(variant: str, seed: int, compression: float) -> dict[str, object]:
+    result = {
+        "accuracy": 98.0,
+        "compression": compression,
+        "probabilities": {"0.r1": [0.9, 0.1]},
+        "history": [{"epoch": 0}],
+    }
+    made = {"commit": "c"}
+    return {"variant": variant, "seed": seed, "result": result, "seconds": 60, "cpu_seconds": 30, "versions": made}
+
+
+def test_results_are_collected_shown_and_drawn(tmp_path: Path) -> None:
+    for variant, seed, compression in (("soft", 0, 140.0), ("soft", 1, 160.0), ("pi-1e-3", 0, 180.0)):
+        folder = tmp_path / f"{variant}-{seed}"
+        folder.mkdir()
+        (folder / "record.json").write_text(json.dumps(mnist_record(variant, seed, compression)))
+    found = results.collected("mnist-2fc", tmp_path)
+    assert "history" not in found["records"][0]["result"]
+    text = results.page(found)
+    assert "| soft, mean compression | at least 120 | 150 | met |" in text
+    assert "| hard, compression | at least 170 | not run |  |" in text
+    written = {path.name for path in results.save(found, tmp_path / "out")}
+    assert written == {"mnist-2fc.json", "mnist-2fc-gates-soft.svg", "mnist-2fc-gates-pi-1e-3.svg", "mnist-2fc-pi.svg"}
+    drawing = (tmp_path / "out" / "mnist-2fc-pi.svg").read_text()
+    assert drawing.count('class="run"') == 6, "a point for each run in both panels"
+    assert ">0.1</text>" in drawing and ">0.001</text>" in drawing
+
+
+def test_bars_are_as_high_as_the_gates() -> None:
+    drawing = plots.bars({"r<1>": [1.0, 0.25, 0.5]}, "gates")
+    ElementTree.fromstring(drawing)
+    assert "r&lt;1&gt;: 1 of 3" in drawing, "what is at the threshold is not kept"
+    assert [float(found) for found in re.findall(r'height="([\d.]+)"', drawing)] == [110.0, 27.5, 55.0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(98.1, 98.4), (110.0, 180.0), (3.0, 3.0), (0.0, 1e-3), (-5.0, 400.0)])
+def test_ticks_hold_the_values(low: float, high: float) -> None:
+    ticks = plots._ticks(low, high)
+    assert ticks[0] <= low and high <= ticks[-1] and 2 <= len(ticks) <= 8
+
+
+def test_the_chain_of_the_benchmark_is_the_same_layer() -> None:
+    chain = Chain((3, 2, 4), (2, 5, 3), 4).double()
+    layer = tnmars.compile(tnmars.families.tt("linear", inputs=(3, 2, 4), outputs=(2, 5, 3), rank=4)).double()
+    with torch.no_grad():
+        for logits in chain.logits:
+            logits.fill_(1e3)  # every gate is open
+        for core, ours in zip(chain.cores, layer.cores.parameters(), strict=True):
+            ours.copy_(core.reshape(ours.shape))
+        layer.bias.copy_(chain.bias)
+    x = torch.randn(5, 24, dtype=torch.float64)
+    assert error(chain(x), layer(x)) < 1e-12
+
+
+def test_a_run_killed_with_9_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    """Two processes run; one is killed as soon as it has left a checkpoint, and goes on from there."""
+    steps = "3000"
+
+    def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+        asked = ["tucker", "paper", "3", "--out", str(folder), "--epochs", steps, "--save-every", "0.5", *more]
+        return subprocess.Popen([sys.executable, "-m", "tnmars.experiments.worker", *asked], stderr=subprocess.DEVNULL)
+
+    whole, killed = start(tmp_path / "whole"), start(tmp_path / "killed")
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "killed" / "record.json").exists(), "it was killed too late to show anything"
+    assert checkpoint.exists()
+    assert start(tmp_path / "killed", "--resume").wait() == 0
+    assert whole.wait() == 0
+    ours, theirs = (json.loads((tmp_path / name / "record.json").read_text()) for name in ("killed", "whole"))
+    assert ours["result"] == theirs["result"], "history and all"

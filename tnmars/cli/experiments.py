@@ -24,28 +24,33 @@ NAMES = ("toy", "tucker", "mnist-2fc")
     "--data", type=click.Path(file_okay=False), help="Where data sets are [default: $TNMARS_DATA, or a cache]."
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Where runs go [default: build/reproduce/NAME].")
+@click.option("--save", type=click.Path(file_okay=False), help="Where summary and plots go [default: as --out].")
 @click.option("--epochs", type=click.IntRange(1), help="Fewer, to try it [default: as many as the experiment has].")
+@click.option("--save-every", type=click.FloatRange(0.0), help="Seconds between checkpoints [default: 60].")
 @click.option("--resume", is_flag=True, help="Go on from checkpoints; without it a run that is not done begins anew.")
 @JSON
 def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **asked: str | int | None) -> None:
     """Run one of the paper's experiments and show its row beside ours. Runs that are done are not done again."""
     from tnmars.experiments.catalog import EXPERIMENTS
     from tnmars.experiments.jobs import planned, run_all, seeds
-    from tnmars.experiments.results import collected, page
+    from tnmars.experiments.results import collected, page, save
 
     experiment = EXPERIMENTS[name]
     wanted = [variant.strip() for variant in variants.split(",") if variant.strip()] or list(experiment.variants)
-    unknown = [variant for variant in wanted if variant not in experiment.variants]
+    known = (*experiment.variants, *experiment.more)
+    unknown = [variant for variant in wanted if variant not in known]
     if unknown:
-        raise TnmarsError(f"'{unknown[0]}' is no variant of {name}; variants: {', '.join(experiment.variants)}.")
+        raise TnmarsError(f"'{unknown[0]}' is no variant of {name}; variants: {', '.join(known)}.")
     folder = Path(str(asked["out"] or Path("build") / "reproduce" / name))
     todo = planned(name, wanted, seeds(text), folder, together=experiment.together)
     more = ["--resume"] if asked["resume"] else []
-    for key in ("data", "epochs"):
-        more += [f"--{key}", str(asked[key])] if asked[key] else []
+    for key in ("data", "epochs", "save_every"):
+        more += [f"--{key.replace('_', '-')}", str(asked[key])] if asked[key] is not None else []
     failed = run_all(todo, side_by_side=jobs, more=more)
     found = collected(name, folder, data=str(asked["data"]) if asked["data"] else None)
     click.echo(json.dumps(found, indent=1) if as_json else page(found))
+    written = save(found, Path(str(asked["save"] or folder)))
+    click.echo(f"\nwrote {', '.join(map(str, written))}", err=as_json)
     if failed:
         names = ", ".join(f"{job.variant} {','.join(map(str, job.seeds))}" for job in failed)
         raise TnmarsError(f"these runs did not end: {names}.\n  Their messages are above; --resume goes on.")

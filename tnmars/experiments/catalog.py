@@ -22,6 +22,8 @@ class Experiment:
     paper: Mapping[str, Mapping[str, Any]]
     together: bool = False
     """Whether all seeds are trained as one."""
+    more: tuple[str, ...] = ()
+    """Variants that are run only where they are asked for."""
 
 
 def _one_by_one(run: Callable[..., dict[str, Any]]) -> Callable[..., Results]:
@@ -34,5 +36,5 @@ def _one_by_one(run: Callable[..., dict[str, Any]]) -> Callable[..., Results]:
 EXPERIMENTS = {
     "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
     "tucker": Experiment(tucker.VARIANTS, _one_by_one(tucker.run), tucker.PAPER),
-    "mnist-2fc": Experiment(mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER),
+    "mnist-2fc": Experiment(mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER, more=mnist.ABLATION),
 }

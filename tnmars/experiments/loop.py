@@ -52,8 +52,6 @@ class Settings:
     """After how many epochs the model is judged, where a record is kept."""
     descends: bool = False
     """Whether plain gradient descent takes the place of Adam."""
-    save_every: float = 60.0
-    """Seconds between checkpoints."""
 
 
 @dataclass
@@ -64,6 +62,8 @@ class Run:
     settings: Settings
     folder: Path | None = None
     """Where checkpoint and log are; none for a run that leaves nothing."""
+    save_every: float = 60.0
+    """Seconds between checkpoints."""
     history: list[dict[str, Any]] = field(default_factory=list)
     _stop: bool = False
 
@@ -94,7 +94,7 @@ class Run:
                     self._log()
                     if progress is not None:
                         progress.show(self.history[-1], epoch + 1, settings.epochs)
-                if time.monotonic() - saved > settings.save_every:
+                if time.monotonic() - saved > self.save_every:
                     self._save(epoch + 1, 0)
                     saved = time.monotonic()
         model.eval()

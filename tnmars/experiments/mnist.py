@@ -24,12 +24,17 @@ from tnmars.select import Mars, Selector
 from tnmars.store import load_into, save
 
 RANK = 20
+PIS = ("1e-4", "1e-3", "1e-2", "1e-1", "3e-1")
+"""The prior probabilities of the ablation; all else is as in `soft`, whose own is 1e-1."""
 SELECTORS: dict[str, Selector | None] = {
     "soft": Mars(pi=1e-1, alpha=-1.5),
     "hard": Mars(pi=1e-2, alpha=-1.75),
     "tt-20": None,
+    **{f"pi-{pi}": Mars(pi=float(pi), alpha=-1.5) for pi in PIS if pi != "1e-1"},
 }
 VARIANTS = ("soft", "hard", "tt-20", "dense")
+ABLATION = tuple(variant for variant in SELECTORS if variant.startswith("pi-"))
+"""Variants that are run only where they are asked for."""
 PAPER: dict[str, dict[str, Any]] = {
     "dense": {"compression": 1.0, "accuracy": 98.2},
     "tt-20": {"compression": 18.0, "accuracy": 97.7},
@@ -96,6 +101,7 @@ def run(
     epochs: int | None = None,
     selector: Selector | None = None,
     resume: bool = False,
+    save_every: float = 60.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Trains one network, prunes it and judges what is left; model and record are in the folder."""
@@ -104,7 +110,7 @@ def run(
     settings = Settings(epochs=epochs or 300, judge_every=5, seed=seed)
     images = mnist(data)
     task = Digits(network(variant, selector), images)
-    going = Run(task, settings, folder)
+    going = Run(task, settings, folder, save_every)
     history = going.train(progress, resume=resume)
     gated = any(layer.masks is not None for _, layer in layers(task.model))
     small = prune(task.model) if gated else copy.deepcopy(task.model)

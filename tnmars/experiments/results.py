@@ -1,28 +1,37 @@
-"""An experiment's records as one value, and as a page: what is kept in docs/results, and what docs/results.md shows."""
+"""An experiment's records as one value, as a section of a page and as plots.
+
+It is what `tnmars reproduce` shows, what is kept in docs/results, and what docs/results.md is made of.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.experiments import mnist
+from tnmars.experiments import mnist, plots
 from tnmars.experiments.catalog import EXPERIMENTS
-from tnmars.experiments.tables import markdown, records, summary
+from tnmars.experiments.tables import as_table, markdown, records, summary
+from tnmars.experiments.targets import judged
+from tnmars.files import write_text
+
+Found = dict[str, Any]
 
 
-def collected(name: str, folder: Path, *, data: str | None = None) -> dict[str, Any]:
+def collected(name: str, folder: Path, *, data: str | None = None) -> Found:
     """All records of an experiment with their summary; histories are left out, for they are long."""
     found = records(folder)
     if not found:
         raise TnmarsError(f"there is no record of {name} in {folder}.")
-    value: dict[str, Any] = {
+    value: Found = {
         "experiment": name,
         "summary": summary(found),
         "records": [{**record, "result": _short(record["result"])} for record in found],
     }
-    if name == "mnist-2fc":
-        value["ensembles"] = _ensembles(folder, data)
+    for variant, (count, accuracy) in (_ensembles(folder, data) if name == "mnist-2fc" else {}).items():
+        value["summary"][variant]["ensemble"] = {"mean": accuracy, "deviation": 0.0, "median": accuracy, "of": count}
     return value
 
 
@@ -30,23 +39,65 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key != "history"}
 
 
-def _ensembles(folder: Path, data: str | None) -> dict[str, float]:
-    """The accuracy of all pruned networks of a variant together."""
+def _ensembles(folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
+    """For each variant, how many pruned networks there are, and the accuracy of all together."""
     found = {}
     for variant in ("soft", "hard"):
         members = sorted(path.parent for path in folder.glob(f"{variant}-*/small.safetensors"))
+        members = [member for member in members if (member / "record.json").exists()]
         if len(members) > 1:
-            found[f"{variant}, {len(members)} networks"] = mnist.ensemble(members, variant, data)
+            found[variant] = len(members), mnist.ensemble(members, variant, data)
     return found
 
 
-def page(found: dict[str, Any]) -> str:
-    """A section of Markdown."""
+def page(found: Found) -> str:
+    """A section of Markdown: what was wanted, and all figures beside the paper's."""
     name = found["experiment"]
-    lines = [markdown(name, found["summary"], EXPERIMENTS[name].paper)]
-    if found.get("ensembles"):
-        told = "; ".join(f"{who}: {value:.2f} %" for who, value in found["ensembles"].items())
-        lines += ["", f"Ensembles (mean of the probabilities of the pruned networks): {told}."]
+    lines = [f"## {name}", ""]
+    wanted = judged(name, found["summary"])
+    if wanted:
+        lines += [as_table([["figure", "wanted", "here", ""], *wanted]), ""]
+    lines += [markdown(found["summary"], EXPERIMENTS[name].paper), ""]
+    for variant, entry in found["summary"].items():
+        if "ensemble" in entry:
+            told = f"`{variant}`, ensemble: the mean of the probabilities of {entry['ensemble']['of']} pruned networks."
+            lines += [told, ""]
     commits = sorted({commit for entry in found["summary"].values() for commit in entry["commits"]})
-    lines += ["", f"Commits: {', '.join(commits) or 'unknown'}. Run again with `tnmars reproduce {name}`."]
+    lines.append(f"Commits: {', '.join(commits) or 'unknown'}. Run again with `tnmars reproduce {name}`.")
     return "\n".join(lines)
+
+
+def drawn(found: Found) -> dict[str, str]:
+    """Plots by name: the learned gates of a run, and the figures over pi where several were run."""
+    result = {}
+    for record in found["records"]:
+        if record["seed"] == found["summary"][record["variant"]]["seeds"][0] and record["result"].get("probabilities"):
+            label = f"{found['experiment']} {record['variant']}, seed {record['seed']}: probabilities of the gates"
+            result[f"gates-{record['variant']}"] = plots.bars(record["result"]["probabilities"], label)
+    ablation = pi_ablation(found)
+    if len(ablation) > 1:
+        panels = {
+            f"{figure}{unit}": {pi: entry[figure]["all"] for pi, entry in ablation.items()}
+            for figure, unit in (("compression", ", times"), ("accuracy", ", %"))
+        }
+        result["pi"] = plots.over(panels, "pi", "compression and accuracy over pi")
+    return result
+
+
+def pi_ablation(found: Found) -> dict[float, Mapping[str, Any]]:
+    """The summaries of runs that differ in pi alone."""
+    if found["experiment"] != "mnist-2fc":
+        return {}
+    variants = {float(pi): "soft" if pi == "1e-1" else f"pi-{pi}" for pi in mnist.PIS}
+    return {pi: found["summary"][variant] for pi, variant in variants.items() if variant in found["summary"]}
+
+
+def save(found: Found, folder: Path) -> list[Path]:
+    """Writes the records as `NAME.json` and the plots as `NAME-PLOT.svg`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = found["experiment"]
+    files = {f"{name}.json": json.dumps(found, indent=1) + "\n"}
+    files |= {f"{name}-{plot}.svg": text for plot, text in drawn(found).items()}
+    for file, text in files.items():
+        write_text(folder / file, text)
+    return [folder / file for file in files]

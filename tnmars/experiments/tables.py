@@ -32,7 +32,7 @@ def summary(found: Sequence[Record]) -> dict[str, dict[str, Any]]:
                 "median": median(values),
                 "all": values,
             }
-        entry["minutes"] = fmean(record["seconds"] for record in own) / 60
+        entry["minutes"] = fmean(float(record.get("cpu_seconds") or record["seconds"]) for record in own) / 60
         entry["commits"] = sorted({record["versions"]["commit"] for record in own})
         result[variant] = entry
     return result
@@ -49,17 +49,28 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def markdown(title: str, found: Mapping[str, Mapping[str, Any]], paper: Mapping[str, Mapping[str, Any]]) -> str:
+def markdown(found: Mapping[str, Mapping[str, Any]], paper: Mapping[str, Mapping[str, Any]]) -> str:
     """A table of all variants: mean and standard deviation (of the population, as in the paper) of every figure."""
     figures = list(dict.fromkeys(key for entry in found.values() for key in entry if isinstance(entry[key], dict)))
-    head = ["variant", "seeds", *figures, "paper", "minutes a run"]
-    rows = [head, ["---"] * len(head)]
+    rows = [["variant", "seeds", *(figure.replace("_", " ") for figure in figures), "paper", "minutes of CPU a run"]]
     for variant, entry in found.items():
         cells = [_cell(entry[key]) if key in entry else "" for key in figures]
-        said = ", ".join(f"{key} {value}" for key, value in paper.get(variant, {}).items())
+        said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in paper.get(variant, {}).items())
         rows.append([variant, str(len(entry["seeds"])), *cells, said, f"{entry['minutes']:.1f}"])
-    return "\n".join([f"## {title}", "", *(f"| {' | '.join(row)} |" for row in rows)])
+    return as_table(rows)
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as a table of Markdown; the first is its head."""
+    head, *rest = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
 
 
 def _cell(figure: Mapping[str, Any]) -> str:
-    return f"{figure['mean']:.4g} ± {figure['deviation']:.2g}"
+    """Mean and spread; the median too where it tells something else."""
+    text = f"{figure['mean']:.4g}"
+    if figure["deviation"]:
+        text += f" ± {figure['deviation']:.2g}"
+    if abs(figure["median"] - figure["mean"]) > 0.5 * figure["deviation"] > 0.0:
+        text += f" (median {figure['median']:.4g})"
+    return text

@@ -126,6 +126,7 @@ def run(
     data: str | None = None,
     epochs: int | None = None,
     resume: bool = False,
+    save_every: float = 60.0,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Trains a student for each seed, all together, and prunes each."""
@@ -136,7 +137,8 @@ def run(
         torch.manual_seed(1000 + seed)
         students.append(student(variant))
     task = Lessons(students, lessons)
-    Run(task, Settings(epochs=epochs or 300, judge_every=50), folder).train(progress, resume=resume)
+    going = Run(task, Settings(epochs=epochs or 300, judge_every=50), folder, save_every)
+    going.train(progress, resume=resume)
     return [_judged(member, lesson) for member, lesson in zip(task.crew.members(), lessons, strict=True)]
 
 

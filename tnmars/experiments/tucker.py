@@ -2,7 +2,8 @@
 
 Plain gradient descent on the squared error, cores and logits in one group. How much the prior weighs against the
 likelihood the paper does not say, and it decides everything; `paper` divides it by the number of entries, which is the
-only weight with which ranks come out. `open` is a setting that works: see its comment.
+only weight with which ranks come out of the paper's start. `settled` is a setting that works: without gates the tensor
+is fitted first; then gates begin open, and the prior at its full weight closes those that are not needed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ from tnmars.pruning import prune
 from tnmars.select import Mars, Selector
 
 SIDE, AXES, PLANTED, START = 8, 4, 4, 8
-STEPS = 10_000
-
-
 ENTRIES = SIDE**AXES
+STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,10 @@ class Way:
     selector: Selector | None
     rank: int = START
     prior_weight: float = 1 / ENTRIES
+    spread: float = 1.0
+    """The standard deviation of the cores at the start."""
+    warmup: int = 0
+    """Steps without gates."""
 
     def settings(self, seed: int, steps: int) -> Settings:
         """One step is one epoch; the temperature falls over all of them."""
@@ -44,6 +47,7 @@ class Way:
             epochs=steps,
             batch=1,
             lr_decay=1.0,
+            warmup_epochs=min(self.warmup, steps // 2),
             temperature_decay=0.1 ** (1 / steps),
             prior_weight=self.prior_weight,
             seed=seed,
@@ -57,6 +61,7 @@ WAYS = {
     "paper": Way(Mars(pi=1e-2, alpha=-0.5)),
     "paper-min-keep-0": Way(Mars(pi=1e-2, alpha=-0.5, min_keep=0)),
     "full-prior": Way(Mars(pi=1e-2, alpha=-0.5, min_keep=0), prior_weight=1.0),
+    "settled": Way(Mars(pi=1e-2, alpha=2.0), prior_weight=1.0, spread=0.5, warmup=1000),
     "direct": Way(None, rank=PLANTED),
 }
 VARIANTS = tuple(WAYS)
@@ -107,6 +112,7 @@ def run(
     data: str | None = None,
     epochs: int | None = None,
     resume: bool = False,
+    save_every: float = 60.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fits one tensor; `epochs` are steps here."""
@@ -116,8 +122,9 @@ def run(
     layer = compile(graph(way.rank), selector=way.selector)
     with torch.no_grad():
         for core in layer.cores.parameters():
-            core.normal_()
+            core.normal_(std=way.spread)
     task = Approximation(layer, wanted)
-    history = Run(task, way.settings(seed, epochs or STEPS), folder).train(progress, resume=resume)
+    going = Run(task, way.settings(seed, epochs or STEPS), folder, save_every)
+    history = going.train(progress, resume=resume)
     task.model = prune(layer) if way.selector is not None else layer
     return {"ranks": live_ranks(layer)[""], **task.judge(), "history": history}

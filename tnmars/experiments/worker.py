@@ -62,13 +62,14 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--data")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--save-every", type=float, default=60.0)
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
     start, made, numbers = time.time(), versions(), seeds(asked.seeds)
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}")
-    settings = {"data": asked.data, "epochs": asked.epochs, "resume": asked.resume, "progress": progress}
+    settings = {key: getattr(asked, key) for key in ("data", "epochs", "resume", "save_every")}
     try:
-        results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, **settings)
+        results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, progress=progress, **settings)
     except RunStoppedError:
         print("stopped; --resume goes on from here", file=sys.stderr)
         return STOPPED
@@ -77,7 +78,12 @@ def main(given: list[str] | None = None) -> int:
         return 2
     finally:
         progress.close()
-    told = {"seconds": round((time.time() - start) / len(numbers), 1), "threads": 1, "versions": made}
+    told = {
+        "seconds": round((time.time() - start) / len(numbers), 1),
+        "cpu_seconds": round(time.process_time() / len(numbers), 1),
+        "threads": 1,
+        "versions": made,
+    }
     for seed, result in zip(numbers, results, strict=True):
         record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **told}
         name = "record.json" if len(numbers) == 1 else f"record-{seed}.json"

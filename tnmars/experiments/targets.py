@@ -1,0 +1,84 @@
+"""What the figures of the experiments should reach, and whether they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, nextafter
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure of a variant over its seeds, and between which bounds it should be."""
+
+    variant: str
+    figure: str
+    low: float = -inf
+    high: float = inf
+    statistic: str = "mean"
+    above: str = ""
+    """A variant whose figure it should be above, instead of fixed bounds."""
+
+    def against(self, summary: Mapping[str, Mapping[str, Any]]) -> Target:
+        """The target with bounds, where those depend on another variant."""
+        other = summary.get(self.above, {}).get(self.figure)
+        return self if other is None else replace(self, low=nextafter(other[self.statistic], inf))
+
+    @property
+    def wanted(self) -> str:
+        """
+        >>> Target("hard", "accuracy", 97.5).wanted
+        'at least 97.5'
+        """
+        if self.above:
+            return f"above {self.above}, {self.low:.4g}"
+        if self.high == inf:
+            return f"at least {self.low:g}"
+        return f"at most {self.high:g}" if self.low == -inf else f"{self.low:g} to {self.high:g}"
+
+    def said(self, value: float) -> str:
+        """Whether a value will do, and else by how much it misses."""
+        if self.low <= value <= self.high:
+            return "met"
+        return f"missed by {max(self.low - value, value - self.high):.3g}"
+
+
+def _toy() -> Iterator[Target]:
+    for rank, found, accuracy in ((8, 8.4, 88.0), (12, 12.6, 89.5), (16, 18.0, 85.4)):
+        yield Target(f"mars-{rank}", "rank", found - 1.5, found + 1.5)
+        yield Target(f"mars-{rank}", "accuracy", accuracy)
+        yield Target(f"mars-{rank}", "accuracy", above=f"dense-{rank}")
+
+
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "toy": tuple(_toy()),
+    "tucker": (
+        *(Target("settled", f"rank {at}", 4.0, 5.5) for at in (1, 2, 3, 4)),
+        Target("settled", "log_likelihood", -0.1, statistic="median"),
+    ),
+    "mnist-2fc": (
+        Target("soft", "compression", 120.0),
+        Target("soft", "accuracy", 97.9),
+        Target("soft", "ensemble", 98.4),
+        Target("hard", "compression", 170.0),
+        Target("hard", "accuracy", 97.5),
+        Target("dense", "accuracy", 98.0),
+        Target("tt-20", "accuracy", 97.5),
+    ),
+}
+
+
+def judged(name: str, summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of a table: what was wanted of an experiment, what came out, and whether that will do."""
+    rows = []
+    for given in TARGETS.get(name, ()):
+        target = given.against(summary)
+        figure = summary.get(target.variant, {}).get(target.figure)
+        if figure is None:
+            rows.append([f"{target.variant}, {target.figure}", target.wanted, "not run", ""])
+            continue
+        value = figure[target.statistic]
+        what = f"{target.variant}, {target.statistic} {target.figure.replace('_', ' ')}"
+        rows.append([what, target.wanted, f"{value:.4g}", target.said(value)])
+    return rows
