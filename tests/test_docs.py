@@ -1,9 +1,14 @@
-"""Every snippet of the README and the docs runs: Python blocks as they are, console blocks against what they show."""
+"""Every snippet of the README and the docs runs: Python blocks as they are, console blocks against what they show.
+
+A page with the comment `<!-- one session -->` is run from top to bottom, its blocks sharing names and a folder; there,
+`<!-- file: NAME -->` above a block says that the reader saves it under that name.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,13 +18,38 @@ from tnmars.cli import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
+SESSION = "<!-- one session -->"
+SESSIONS = [page for page in PAGES if SESSION in page.read_text(encoding="utf-8")]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    file: str
+    """Where the reader saves it; empty where it is not a file."""
+    before: int
+    """How many lines of the page come before its first."""
+
+
+BLOCK = re.compile(r"(?:^<!-- file: (?P<file>\S+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.M | re.S)
+
+
+def read(page: Path) -> list[Block]:
+    whole = page.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["text"], found["file"] or "", whole.count("\n", 0, found.start("text")))
+        for found in BLOCK.finditer(whole)
+    ]
 
 
 def blocks(language: str) -> list[object]:
+    """The blocks of pages that are not one session, each a case of its own."""
     found = []
     for page in PAGES:
-        texts = [match[2] for match in BLOCK.finditer(page.read_text(encoding="utf-8")) if match[1] == language]
+        texts = [block.text for block in read(page) if block.language == language and page not in SESSIONS]
         found += [pytest.param(text, id=f"{page.name}-{at}") for at, text in enumerate(texts, 1)]
     return found
 
@@ -39,15 +69,35 @@ def test_python_blocks_run(text: str) -> None:
 
 @pytest.mark.parametrize("text", blocks("console"))
 def test_console_blocks_show_what_is_printed(text: str) -> None:
+    check_console(text)
+
+
+def check_console(text: str) -> None:
+    """Runs the commands of a block, and compares what they print with what it shows."""
     for command, shown in re.findall(r"^\$ tnmars (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
         result = CliRunner().invoke(cli, shlex.split(command))
         got = "\n".join(line.rstrip() for line in result.output.splitlines())
         assert got == shown.rstrip("\n"), command
 
 
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
+def test_a_session_runs_from_top_to_bottom(page: Path) -> None:
+    names: dict[str, object] = {}
+    for block in read(page):
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            check_console(block.text)
+        elif block.language == "python":
+            lines = "\n" * block.before + block.text  # so that what goes wrong is told with the page's line
+            exec(compile(lines, page.name, "exec"), names)  # noqa: S102
+
+
 def test_there_are_blocks_to_run() -> None:
     assert len(blocks("python")) >= 3
     assert len(blocks("console")) >= 3
+    assert SESSIONS
+    assert all(sum(bool(block.file) for block in read(page)) for page in SESSIONS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
