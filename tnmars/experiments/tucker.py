@@ -61,7 +61,7 @@ WAYS = {
     "paper": Way(Mars(pi=1e-2, alpha=-0.5)),
     "paper-min-keep-0": Way(Mars(pi=1e-2, alpha=-0.5, min_keep=0)),
     "full-prior": Way(Mars(pi=1e-2, alpha=-0.5, min_keep=0), prior_weight=1.0),
-    "settled": Way(Mars(pi=1e-2, alpha=2.0), prior_weight=1.0, spread=0.5, warmup=1000),
+    "settled": Way(Mars(pi=1e-2, alpha=3.0), prior_weight=1.0, spread=0.5, warmup=1000),
     "direct": Way(None, rank=PLANTED),
 }
 VARIANTS = tuple(WAYS)
