@@ -17,6 +17,8 @@ from tnmars.reporting.value import Bond, Layer, Rows, Side
 FATES = {"gone": "gone", "cut": "cut", "whole": "as it was", "new": "new", "merged": "merged into "}
 
 
+FLAT = 0.4
+"""Drawings that are less high than this share of their width take little room one below the other."""
 FORMS = {
     "dense": "the weight is made first",
     "push": "the input goes through single cores",
@@ -59,7 +61,9 @@ def layer_section(layer: Layer, at: int, history: History, threads: int, *, seve
 def _drawings(layer: Layer) -> Html:
     before, after = looks(layer.before.graph, layer.after.graph)
     drawn = [Html(svg(graph, look)) for graph, look in (before, after)]
-    widths = [_width(drawing) for drawing in drawn]
+    sizes = [_size(drawing) for drawing in drawn]
+    widths = [wide for wide, _ in sizes]
+    kind = "graphs flat" if all(high < FLAT * wide for wide, high in sizes) else "graphs"
     found = []
     for name, side, drawing, wide in zip(("Before", "After"), (layer.before, layer.after), drawn, widths, strict=True):
         head = tag("figcaption", tag("b", text(name)), text(f"{number(side.count.cores)} parameters"))
@@ -67,15 +71,15 @@ def _drawings(layer: Layer) -> Html:
         found.append(tag("figure", head, drawing, class_=f"graph {name.lower()}", style=share))
     words = "A line is as wide as the rank of its bond. Behind it, pale, what was cut; dashed, bonds that are gone."
     point = tag("span", text(" Point at a bond, or go to it with Tab, to see it everywhere."), class_="screen")
-    pair = tag("div", *found, class_="graphs", style=f"--wide: {max(widths)}")
+    pair = tag("div", *found, class_=kind, style=f"--wide: {max(widths)}")
     return join([pair, tag("p", text(words), point, class_="hint")])
 
 
-def _width(drawing: str) -> int:
-    """How wide a drawing would be, in pixels."""
-    told = re.search(r'<svg[^>]* width="([0-9]+)"', drawing)
+def _size(drawing: str) -> tuple[int, int]:
+    """How wide and how high a drawing would be, in pixels."""
+    told = re.search(r'<svg[^>]* width="([0-9]+)" height="([0-9]+)"', drawing)
     assert told
-    return int(told[1])
+    return int(told[1]), int(told[2])
 
 
 def _bonds(layer: Layer, history: History) -> Html:
