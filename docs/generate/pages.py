@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cli_page
 import picture
+import results_page
 import spec_page
 
 DOCS = Path(__file__).parent.parent
@@ -14,6 +15,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec_page.text,
     "reference/cli.md": cli_page.text,
     "images/modules.svg": picture.text,
+    "results.md": results_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""
 

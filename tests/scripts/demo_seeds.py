@@ -1,29 +1,56 @@
-"""How often the demo's planted ranks come back: `python tests/scripts/demo_seeds.py --seeds 0-9`."""
+"""How often the demo's planted ranks come back: `python tests/scripts/demo_seeds.py --out docs/results/demo.json`."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from tnmars.experiments.demo import planted, recovered
+from tnmars.experiments.demo import Planted, parameters, planted, recovered
 from tnmars.experiments.jobs import seeds
+from tnmars.experiments.worker import commit
+from tnmars.files import write_text
+
+
+def run(case: Planted, seed: int) -> dict[str, Any]:
+    """One run as plain data."""
+    began = time.process_time()
+    result = recovered(case, seed)
+    return {
+        "case": case.name,
+        "seed": seed,
+        "came_back": result.came_back,
+        "ranks": list(result.found.ranks.values()),
+        "parameters": result.found.parameters,
+        "planted_parameters": parameters(case.hidden),
+        "error": result.found.error,
+        "noise": result.noise,
+        "cpu_seconds": time.process_time() - began,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default="0-9")
-    numbers = seeds(parser.parse_args().seeds)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
     torch.set_num_threads(1)
+    found = []
     for case in planted():
-        good = 0
-        for seed in numbers:
-            result = recovered(case, seed)
-            good += result.came_back
-            ranks = "-".join(map(str, result.found.ranks.values()))
-            told = f"{result.found.parameters} parameters, error {result.found.error:.4f}, noise {result.noise:.4f}"
-            print(f"{case.name} seed {seed}: ranks {ranks}, {told}: {result.came_back}", flush=True)
-        print(f"{case.name}: {good} of {len(numbers)} came back", flush=True)
+        own = []
+        for seed in seeds(asked.seeds):
+            own.append(run(case, seed))
+            print(json.dumps(own[-1]), flush=True)
+        print(f"{case.name}: {sum(one['came_back'] for one in own)} of {len(own)} came back", flush=True)
+        found += own
+    if asked.out is not None:
+        write_text(
+            asked.out, json.dumps({"commit": commit(), "torch": torch.__version__, "runs": found}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

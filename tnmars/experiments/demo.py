@@ -101,12 +101,12 @@ def recovered(case: Planted, seed: int, say: Say | None = None) -> Result:
     history: list[dict[str, Any]] = []
 
     def shown(record: dict[str, Any], done: int, total: int) -> None:
-        history.append({"epoch": done, **record})
+        history.append({"step": done, **record})
         if say is not None and done % 1000 == 0:
             ranks = "-".join(map(str, record["ranks"][""]))
             say(f"  step {done} of {total}: error {record['loss']:.4f}, ranks {ranks}")
 
-    found = fit(case.start, data, selector=Annealed(), seed=seed, shown=shown)
+    found = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown)
     return Result(case, found, noise, history)
 
 

@@ -22,7 +22,8 @@ Found = dict[str, Any]
 
 def collected(name: str, folder: Path, *, data: str | None = None) -> Found:
     """All records of an experiment with their summary; histories are left out, for they are long."""
-    found = records(folder)
+    known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
+    found = sorted(records(folder), key=lambda record: known.index(record["variant"]))
     if not found:
         raise TnmarsError(f"there is no record of {name} in {folder}.")
     value: Found = {
@@ -62,9 +63,20 @@ def page(found: Found) -> str:
         if "ensemble" in entry:
             told = f"`{variant}`, ensemble: the mean of the probabilities of {entry['ensemble']['of']} pruned networks."
             lines += [told, ""]
+    if any(isinstance(record["result"].get("ranks"), list) for record in found["records"]):
+        lines += [_collapses(found), ""]
     commits = sorted({commit for entry in found["summary"].values() for commit in entry["commits"]})
     lines.append(f"Commits: {', '.join(commits) or 'unknown'}. Run again with `tnmars reproduce {name}`.")
     return "\n".join(lines)
+
+
+def _collapses(found: Found) -> str:
+    """How many runs of each variant ended without a bond of two slices or more."""
+    told = []
+    for variant, entry in found["summary"].items():
+        own = [record["result"]["ranks"] for record in found["records"] if record["variant"] == variant]
+        told.append(f"`{variant}` {sum(max(ranks) <= 1 for ranks in own)} of {len(entry['seeds'])}")
+    return f"Collapsed, with no bond wider than 1: {', '.join(told)}."
 
 
 def drawn(found: Found) -> dict[str, str]:
