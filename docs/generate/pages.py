@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cli_page
 import picture
+import readme_page
 import results_page
 import spec_page
 
@@ -16,6 +17,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page.text,
     "images/modules.svg": picture.text,
     "results.md": results_page.text,
+    "../README.md": readme_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""
 

@@ -1,0 +1,43 @@
+"""The README with its table of results made anew from the records; all else in it is as it stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tnmars.experiments.mnist import PAPER
+from tnmars.experiments.tables import as_table
+
+DOCS = Path(__file__).parent.parent
+BEGIN, END = "<!-- results, made by `python docs/generate` -->\n", "<!-- end of results -->\n"
+NAMES = {
+    "dense": "dense",
+    "tt-20": "tensor trains, ranks 20",
+    "soft": "MARS, soft",
+    "hard": "MARS, hard",
+}
+
+
+def text() -> str:
+    """The whole README."""
+    path = DOCS / "results" / "mnist-2fc.json"
+    before, _, rest = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
+    return before + BEGIN + _table(summary) + "\n" + END + after
+
+
+def _table(summary: dict[str, Any]) -> str:
+    rows = [["2FC-Net on MNIST", "compression", "accuracy", "paper", "seeds"]]
+    for variant, name in NAMES.items():
+        if variant in summary:
+            entry, paper = summary[variant], PAPER[variant]
+            said = f"{paper['compression']:g}x, {paper['accuracy']:g} %"
+            size, score = entry["compression"]["mean"], entry["accuracy"]["mean"]
+            rows.append([name, f"{size:.1f}x", f"{score:.2f} %", said, str(len(entry["seeds"]))])
+            if "ensemble" in entry and "ensemble" in paper:
+                together = f"{entry['ensemble']['mean']:.2f} %"
+                told = f"all {entry['ensemble']['of']} together"
+                rows.append([f"{name}, {told}", "", together, f"{paper['ensemble']:g} % (ten)", ""])
+    return as_table(rows)
