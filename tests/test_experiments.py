@@ -4,13 +4,16 @@ their own, records become tables."""
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,8 +26,10 @@ import tnmars
 from tnmars import Mars, cli
 from tnmars.bench.reference import Chain
 from tnmars.experiments import idx, jobs, mnist, plots, results, tables, targets, toy, tucker
+from tnmars.experiments.board import Board, _parsed
 from tnmars.experiments.crew import Crew, CrewSchedule
 from tnmars.experiments.loop import Run, RunStoppedError, Settings
+from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task
 
 
@@ -73,7 +78,15 @@ def test_the_loop_learns_and_tells() -> None:
     task = Line()
     history = Run(task, Settings(epochs=40, batch=8, prior_weight=0.0)).train()
     assert history[-1]["error"] < 0.5 * history[0]["error"]
-    assert set(history[0]) == {"epoch", "loss", "ranks", "temperature", "expected_parameters", "error"}
+    assert set(history[0]) == {
+        "epoch",
+        "loss",
+        "ranks",
+        "temperature",
+        "expected_parameters",
+        "expected_compression",
+        "error",
+    }
     assert history[0]["temperature"] == pytest.approx(0.1 * 0.99, rel=1e-6)  # of the step that comes next
 
 
@@ -279,3 +292,49 @@ def test_a_run_killed_with_9_ends_with_the_same_numbers(tmp_path: Path) -> None:
     assert whole.wait() == 0
     ours, theirs = (json.loads((tmp_path / name / "record.json").read_text()) for name in ("killed", "whole"))
     assert ours["result"] == theirs["result"], "history and all"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_runs_side_by_side_have_a_bar_each_on_a_terminal() -> None:
+    stream = Terminal()
+    board = Board(stream)
+    lines = ['{"done": 3, "total": 10, "told": "loss 0.5"}\n', "a warning\n", "[1]\n"]
+    seen = Event()
+
+    def told() -> Iterator[str]:
+        yield from lines
+        seen.wait(5.0)
+
+    board.follow("one", told())
+    board.follow("two", told())
+    deadline = time.monotonic() + 5.0
+    while [task.completed for task in board._bars.tasks] != [3, 3] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [(task.description, task.total, task.fields["told"]) for task in board._bars.tasks] == [
+        ("one", 10, "loss 0.5"),
+        ("two", 10, "loss 0.5"),
+    ]
+    seen.set()
+    board.close()
+    assert not Board(io.StringIO()).is_shown
+
+
+def test_progress_as_json_is_what_the_board_reads() -> None:
+    stream = Terminal()
+    Progress("run", stream, as_json=True).show({"loss": 0.25}, 10, 10)
+    assert _parsed(stream.getvalue()) == {"done": 10, "total": 10, "told": "loss 0.25"}
+
+
+def test_expected_compression_counts_biases() -> None:
+    told = mnist.Digits.told(Told())
+    size = told["expected_parameters"]
+    assert told["expected_compression"] == pytest.approx(496_885 / (size + 635))
+
+
+class Told(mnist.Digits):
+    def __init__(self) -> None:
+        self.model = mnist.network("soft")

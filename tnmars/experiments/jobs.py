@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tnmars.errors import TnmarsError
+from tnmars.experiments.board import Board
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,14 @@ def planned(
 def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
     """Runs the jobs that are not done yet; those that failed are returned. Ctrl-C stops them with a checkpoint each."""
     waiting = [job for job in jobs if not job.is_done]
-    running: dict[subprocess.Popen[bytes], Job] = {}
+    running: dict[subprocess.Popen[str], Job] = {}
     failed: list[Job] = []
+    board = Board(sys.stderr)
     try:
         while waiting or running:
             while waiting and len(running) < side_by_side:
                 job = waiting.pop(0)
-                running[_start(job, more)] = job
+                running[_start(job, more, board)] = job
             time.sleep(0.2)
             failed += _finished(running)
     except KeyboardInterrupt:
@@ -71,17 +73,25 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
         for process in running:
             process.wait()
         raise
+    finally:
+        board.close()
     return failed
 
 
-def _start(job: Job, more: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(job: Job, more: Sequence[str], board: Board) -> subprocess.Popen[str]:
     job.folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tnmars.experiments.worker", job.name, job.variant, ",".join(map(str, job.seeds))]
+    command += ["--out", str(job.folder), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, "--out", str(job.folder), *more], env=environment)
+    if not board.is_shown:
+        return subprocess.Popen(command, env=environment, text=True)
+    process = subprocess.Popen([*command, "--json-progress"], env=environment, text=True, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    board.follow(f"{job.name} {job.variant} {','.join(map(str, job.seeds))}", process.stdout)
+    return process
 
 
-def _finished(running: dict[subprocess.Popen[bytes], Job]) -> Iterator[Job]:
+def _finished(running: dict[subprocess.Popen[str], Job]) -> Iterator[Job]:
     """Takes out the processes that have ended; yields the jobs that failed."""
     for process in [process for process in running if process.poll() is not None]:
         job = running.pop(process)

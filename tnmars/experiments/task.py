@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars import counts
 from tnmars.module import layers
 from tnmars.objective import expected, param_groups, penalty
 from tnmars.schedule import MaskSchedule
@@ -53,7 +54,11 @@ class Task(ABC):
         if masks:
             found["temperature"] = masks[0].temperature.item()
             with torch.no_grad():
-                found["expected_parameters"] = expected(self.model).item()
+                size = expected(self.model).item()
+            whole = counts.total(layer.graph for _, layer in layers(self.model))
+            found["expected_parameters"] = size
+            if size + whole.other:
+                found["expected_compression"] = (whole.dense + whole.other) / (size + whole.other)
         return found
 
 

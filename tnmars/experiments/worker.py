@@ -62,11 +62,13 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--data")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--json-progress", action="store_true", help="progress as lines of JSON on standard output")
     parser.add_argument("--save-every", type=float, default=60.0)
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
     start, made, numbers = time.time(), versions(), seeds(asked.seeds)
-    progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}")
+    out = sys.stdout if asked.json_progress else sys.stderr
+    progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
     settings = {key: getattr(asked, key) for key in ("data", "epochs", "resume", "save_every")}
     try:
         results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, progress=progress, **settings)
