@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from torch import nn
 import tnmars
 from tnmars import cli
 from tnmars.draw.look import Look
+from tnmars.experiments import worker
 from tnmars.measure import measure, total
 from tnmars.reporting import Report, collect, page
 from tnmars.reporting.bars import bars
 from tnmars.reporting.charts import Line, chart
 from tnmars.reporting.gates import threshold
-from tnmars.reporting.history import read_history
+from tnmars.reporting.history import is_drawable, read_history
 from tnmars.reporting.timing import in_turns
 from tnmars.reporting.traces import looks
 from tnmars.reporting.value import Bond
@@ -193,6 +195,9 @@ def test_models_with_nothing_in_common(model: nn.ModuleDict) -> None:
         "the two models have no compiled layer of the same name, so there is nothing to compare.\n"
         "  Before: fc1, fc2. After: none."
     )
+    with pytest.raises(tnmars.TnmarsError) as error:
+        collect(model, tnmars.compile(TT))
+    assert "Before: fc1, fc2. After: the model itself." in str(error.value)
     with pytest.raises(tnmars.TnmarsError, match="a dict is no model"):
         collect({}, model)  # type: ignore[arg-type]
     with pytest.raises(tnmars.TnmarsError, match="batch is 0"):
@@ -271,18 +276,20 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
+LOADS = ("src", "srcset", "href", "xlink:href", "action", "formaction", "data", "poster", "background", "ping")
+"""Attributes that name something outside."""
+
+
 def test_the_page_is_whole_and_loads_nothing(found: Report) -> None:
     text = page(found)
     read = Balance(text)
     assert read.open == []
-    links = [
-        attributes[name] for _, attributes in read.seen for name in ("src", "href", "action") if name in attributes
-    ]
+    links = [attributes[name] for _, attributes in read.seen for name in LOADS if name in attributes]
     assert links
     ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
     assert {str(link).removeprefix("#") for link in links} <= set(ids)
     assert all(link and link.startswith("#") for link in links)
-    assert "url(" not in text
+    assert not re.search(r"\b(url|src|image-set)\(", text)
     assert "@import" not in text
     assert set(re.findall(r"https?://[^\"' ]+", text)) == {"http://www.w3.org/2000/svg"}
     assert [tag for tag, _ in read.seen if tag in ("link", "img", "iframe", "object", "embed")] == []
@@ -343,6 +350,59 @@ def test_warm_up_is_told() -> None:
     seen = collect(layer, layer, measure=False)
     assert seen.layers[0].bonds[0].kept == 5
     assert "Warm-up was still on" in page(seen)
+
+
+def gates_text(before: tnmars.TNModule, after: tnmars.TNModule) -> str:
+    """What a page says of bonds and gates, without markup."""
+    text = page(collect(before, after, measure=False))
+    return re.sub(r"<[^>]+>", " ", text[text.index("Bonds and gates") : text.index("Size and speed")])
+
+
+def test_a_cut_by_gates_alone_is_told_as_that() -> None:
+    layer = gated(TT, {"r1": 3, "r2": 4})
+    told = gates_text(layer, tnmars.prune(layer))
+    assert "Blue slices are kept by the gates." in told
+    for other in ("further", "More slices", "not by gates", "not cut"):
+        assert other not in told
+
+
+def test_slices_left_out_besides_the_gates_are_told() -> None:
+    layer = gated(TT, {"r1": 3, "r2": 4})
+    after = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), ranks=(2, 4)))
+    told = gates_text(layer, after)
+    assert "Besides, further slices were left out: r1 (3 to 2)." in told
+    assert told.count("cut further than by gates") == 1
+    assert [bond.beside for bond in collect(layer, after, measure=False).layers[0].bonds] == ["fewer", ""]
+
+
+def test_a_layer_that_was_not_cut_as_its_gates_say_is_told() -> None:
+    layer = gated(TT, {"r1": 3, "r2": 5})
+    told = gates_text(layer, layer)
+    assert "More slices are left than the gates keep: r1 (3 to 5)." in told
+    assert told.count("as it was, not cut") == 1
+
+
+def test_a_bond_that_is_gone_though_its_gates_keep_several_is_told() -> None:
+    layer = gated(TT, {"r1": 3, "r2": 4})
+    told = gates_text(layer, tnmars.prune(gated(TT, {"r1": 3, "r2": 1})))
+    assert "Gone, and not because of its gates: r2 (4 to –)." in told
+    assert "gone, not by gates" in told
+
+
+def test_bonds_that_gates_drop_or_that_are_merged_need_no_words(found: Report) -> None:
+    """Of the block term the second was shut, and cores of the first were merged."""
+    for layer in found.layers:
+        assert {bond.beside for bond in layer.bonds} == {""}
+    btd = found.layers[1].bonds
+    assert any(bond.is_in_shut_term for bond in btd)
+    assert not all(bond.is_in_shut_term for bond in btd)
+
+
+def test_a_bond_that_grew_is_told() -> None:
+    small, large = (tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=rank) for rank in (2, 4))
+    (seen,) = collect(tnmars.compile(small), tnmars.compile(large), measure=False).layers
+    assert [bond.fate for bond in seen.bonds] == ["grown"]
+    assert "as it was" not in gates_text(tnmars.compile(small), tnmars.compile(large))
 
 
 def test_many_slices_are_few_elements() -> None:
@@ -408,6 +468,38 @@ def test_charts_hold_odd_values() -> None:
         assert Balance(drawn).open == []
 
 
+@pytest.mark.parametrize("from_zero", [False, True])
+@pytest.mark.parametrize("values", [(1e-100, 1e100), (-1e100, 1e100), (1e-100, 1e-100), (0.0, 1e-100), (-3.0, -3.0)])
+def test_charts_hold_all_that_is_let_into_them(values: tuple[float, float], from_zero: bool) -> None:
+    assert all(map(is_drawable, values))
+    for points in (tuple(enumerate(values)), ((values[0], 1.0), (values[1], 2.0))):
+        drawn = chart([Line("x", tuple((float(x), y) for x, y in points))], "x", from_zero=from_zero)
+        numbers = [float(text) for text in re.findall(r' c?[xy]="([^"]+)"', drawn)]
+        assert all(-20 <= value <= 420 for value in numbers)
+
+
+def test_ticks_of_small_values_differ() -> None:
+    drawn = chart([Line("x", ((0.0, 1e-15), (1.0, 3e-15)))], "x")
+    labels = re.findall(r'<text class="tick end" x="45"[^>]*>([^<]+)<', drawn)
+    assert len(set(labels)) == len(labels) >= 3
+
+
+def test_values_beyond_a_chart_are_left_out_and_told(model: nn.ModuleDict) -> None:
+    small = tnmars.prune(model)
+    losses = [1.0, 1e308, 5e-324, 10**400, float("nan"), 0.5, -(10**400)]
+    ranks = {"fc1": [10**400, 5]}
+    told = [{"epoch": at, "loss": loss, "odd": 10**400, "ranks": ranks} for at, loss in enumerate(losses)]
+    text = page(collect(model, small, history=told, measure=False))
+    assert "5 values not drawn: not finite, above 1e+100, or nearer to 0 than 1e-100." in text
+    assert re.search(r"<figcaption><b>odd</b></figcaption><p class=\"hint\">7 values not drawn", text)
+    assert "1e+308" not in text
+    fine = page(
+        collect(model, small, history=[{"epoch": 10**400, "loss": 1.0}, {"epoch": 1, "loss": 2}], measure=False)
+    )
+    assert 'id="training"' in fine
+    assert "not drawn" not in fine
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +522,11 @@ def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printe
     tnmars.save(model, tmp_path / "a")
     same = str(tmp_path / "a")
     assert cli.run(["report", same, same, "-o", same]) == 2
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"epoch": 0, "loss": 1.0}\n')
+    assert cli.run(["report", same, same, "--history", str(log), "-o", f"{tmp_path}/../{tmp_path.name}/log.jsonl"]) == 2
+    assert "is what is read; name another file" in capfd.readouterr().err
+    assert log.read_text() == '{"epoch": 0, "loss": 1.0}\n'
     assert cli.run(["report", same, str(tmp_path / "none"), "-o", str(tmp_path / "r")]) == 2
     assert "cannot be read: No such file or directory." in capfd.readouterr().err
     (tmp_path / "log").write_text("{")
@@ -438,13 +535,54 @@ def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printe
     assert not (tmp_path / "r").exists()
 
 
+ENTRIES = [{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 1.0}]
+
+
 @pytest.mark.parametrize(
     "text",
-    ['{"epoch": 0}\n{"epoch": 1}\n', '[{"epoch": 0}, {"epoch": 1}]', '{"history": [{"epoch": 0}, {"epoch": 1}]}'],
+    [
+        "".join(json.dumps(entry) + "\n" for entry in ENTRIES),
+        json.dumps(ENTRIES),
+        json.dumps({"history": ENTRIES}),
+        json.dumps({"experiment": "mnist-2fc", "seed": 0, "result": {"ranks": {}, "history": ENTRIES}}),
+    ],
 )
 def test_a_history_is_read_in_every_form(text: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text)
-    assert list(read_history(tmp_path / "log")) == [{"epoch": 0}, {"epoch": 1}]
+    assert list(read_history(tmp_path / "log")) == ENTRIES
+
+
+def test_a_log_of_one_line_is_a_history(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(json.dumps(ENTRIES[0]))
+    assert list(read_history(tmp_path / "log")) == ENTRIES[:1]
+
+
+def test_the_record_of_a_run_brings_its_history(tmp_path: Path) -> None:
+    """As `tnmars reproduce` writes it, so that a change there is noticed here."""
+    command = ["tucker", "paper", "0", "--out", str(tmp_path), "--epochs", "2"]
+    assert worker.main(command) == 0
+    (record,) = tmp_path.glob("record*.json")
+    told = read_history(record)
+    assert told
+    assert list(told) == json.loads(record.read_text())["result"]["history"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "it is empty"),
+        ("[]", "it is empty"),
+        ('{"history": []}', "it is empty"),
+        ('[{"epoch": 0}, {"epoch": 1, "note": "x"}]', "no entry has a number or ranks"),
+        ('{"experiment": "toy", "result": {"seed": 3}}', "it is a table of experiment, result"),
+    ],
+)
+def test_a_file_without_a_history_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(tnmars.TnmarsError) as error:
+        read_history(tmp_path / "log")
+    assert str(error.value).startswith(f"{tmp_path / 'log'}: there is no history in it: {told}.\n")
+    assert "a line of JSON for each epoch" in str(error.value)
 
 
 def test_report_stays_a_function() -> None:
@@ -493,18 +631,43 @@ document.title = JSON.stringify(told);
 
 
 def browse(path: Path, folder: Path, *more: str) -> tuple[str, str]:
-    """The page once its scripts have run, and what the browser wrote on its console."""
+    """The page once its scripts have run, and what the browser wrote on its console.
+
+    A browser that is there but does not start is a failure: without it nothing is tested here.
+    """
     assert BROWSER
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--virtual-time-budget=3000"]
-    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--v=0", *more]
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--v=0", *QUIET, *more]
     command = [BROWSER, *flags, "--dump-dom", path.as_uri()]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("the browser does not start here")
-    if "</html>" not in done.stdout:
-        pytest.skip(f"the browser does not start here: {done.stderr[-200:]}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert "</html>" in done.stdout, f"{BROWSER} shows nothing: {done.stderr[-500:]}"
     return done.stdout, done.stderr
+
+
+QUIET = [
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+]
+"""What the browser would ask for of its own accord."""
+OWN = {"accounts.google.com", "clients2.google.com", "update.googleapis.com"}
+"""The hosts that it asks all the same."""
+NOBODY = "not an origin"
+"""In its log, who has asked for what no page has asked for."""
+
+
+def asked(path: Path, folder: Path) -> list[str]:
+    """What a page asks the network for, by the browser's own log."""
+    log = folder / "net.json"
+    browse(path, folder / "profile", f"--log-net-log={log}")
+    events = [event["params"] for event in json.loads(log.read_text())["events"] if "url" in event.get("params", {})]
+    assert events, "the browser asks for its own updates at least, so an empty log is none"
+    by_pages = [event["url"] for event in events if event.get("initiator", NOBODY) != NOBODY]
+    elsewhere = [event["url"] for event in events if urlsplit(event["url"]).hostname not in OWN]
+    return sorted({url for url in (*by_pages, *elsewhere) if not url.startswith(("file:", "data:"))})
 
 
 def console(log: str) -> list[str]:
@@ -544,14 +707,26 @@ def test_pointing_at_a_bond_lights_it_up(found: Report, tmp_path: Path, wide: in
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
 def test_the_page_itself_is_quiet_and_asks_for_nothing(found: Report, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(page(found))
-    seen = tmp_path / "net.json"
-    dom, log = browse(tmp_path / "report.html", tmp_path / "profile", f"--log-net-log={seen}")
+    dom, log = browse(tmp_path / "report.html", tmp_path / "profile")
     assert console(log) == []
     assert "alert(1)" in dom
     assert EVIL not in dom
-    asked = re.findall(r'"url":"([^"]+)"', seen.read_text()) if seen.exists() else []
-    ours = [url for url in asked if not re.search(r"google|gvt1|chromium|chrome", url)]
-    assert [url for url in ours if not url.startswith(("file:", "data:"))] == []
+    assert asked(tmp_path / "report.html", tmp_path) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")
+def test_requests_are_seen(found: Report, tmp_path: Path) -> None:
+    """A test of the test: a page without the policy that asks for a font, also of a host that the browser asks."""
+    wanted = [
+        "https://accounts.google.com/icon.png",
+        "https://example.com/x.png",
+        "https://fonts.googleapis.com/css?family=Roboto",
+    ]
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(found))
+    images = "".join(f'<img src="{url}">' for url in wanted[:2])
+    font = f'<link rel="stylesheet" href="{wanted[2]}">'
+    (tmp_path / "bad.html").write_text(text.replace("</head>", f"{font}</head>").replace("</body>", f"{images}</body>"))
+    assert asked(tmp_path / "bad.html", tmp_path) == wanted
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome is installed")

@@ -46,7 +46,7 @@ def report(
     from tnmars.reporting import report as write
     from tnmars.reporting.history import read_history
 
-    if Path(output).resolve() in (Path(before).resolve(), Path(after).resolve()):
+    if Path(output).resolve() in [Path(given).resolve() for given in (before, after, history) if given]:
         raise click.BadParameter(f"'{output}' is what is read; name another file.", param_hint="--output")
     try:
         told = read_history(history) if history else None

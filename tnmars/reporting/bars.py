@@ -1,4 +1,4 @@
-"""The gates of a bond as bars, the kept slices apart from the others, with the threshold: the paper's figure."""
+"""The gates of a bond as bars, those slices apart that they keep, with the threshold: the figure of the paper."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bars(bond: Bond, threshold: float | None) -> Html:
         parts += [_bar(bond, at, step, gap) for at in range(count)]
     if threshold is not None:
         parts.append(_threshold(threshold))
-    told = f"bond {bond.name}: {bond.kept} of {count} slices kept"
+    told = f"bond {bond.name}: the gates keep {bond.kept} of {count} slices"
     return Html(
         f'<svg class="bars" viewBox="0 0 {WIDE} {HIGH + TOP + BOTTOM}" role="img" aria-label="{told}">'
         f"{''.join(parts)}</svg>"
@@ -48,7 +48,7 @@ def _box(bond: Bond, at: int, step: float, gap: float) -> tuple[float, float, fl
 def _bar(bond: Bond, at: int, step: float, gap: float) -> str:
     x, y, wide, high = _box(bond, at, step, gap)
     kept = bond.is_kept[at]
-    tip = f"slice {at}: {bond.probabilities[at]:.3g}, {'kept' if kept else 'cut'}"
+    tip = f"slice {at}: {bond.probabilities[at]:.3g}, {'kept by its gate' if kept else 'cut'}"
     return (
         f'<rect class="{"on" if kept else "off"}" x="{x}" y="{y}" width="{wide}" height="{high}" '
         f'rx="{min(1.5, round(wide / 3, 2))}"><title>{tip}</title></rect>'

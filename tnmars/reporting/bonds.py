@@ -26,14 +26,15 @@ def _old(graph: Graph, term: Term, left: Term | None, gates: Mapping[str, BondGa
     sizes = {bond.name: bond.size for bond in left.bonds} if left else {}
     places = homes(term, left) if left else {}
     ends = term.ends()
+    own = {bond.name: gates.get(graph.qualified(term, bond.name), BondGates((), ())) for bond in term.bonds}
+    is_shut = any(gate.is_kept and not any(gate.is_kept) for gate in own.values())
     for bond in term.bonds:
-        shown = graph.qualified(term, bond.name)
-        gate = gates.get(shown, BondGates((), ()))
+        gate = own[bond.name]
         at = {places.get(core, "") for core in ends[bond.name]}
         yield Bond(
             term.name,
             bond.name,
-            shown,
+            graph.qualified(term, bond.name),
             ends[bond.name],
             bond.size,
             useful_size(graph, term, bond.name) if has_bounds(graph) else None,
@@ -41,6 +42,7 @@ def _old(graph: Graph, term: Term, left: Term | None, gates: Mapping[str, BondGa
             at.pop() if len(at) == 1 and bond.name not in sizes else "",
             gate.probabilities,
             gate.is_kept,
+            is_shut and left is None,
         )
 
 

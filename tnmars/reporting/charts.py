@@ -39,7 +39,7 @@ def chart(
     values = [y for _, y in points]
     is_log = not from_zero and min(values) > 0 and log10(max(values) / min(values)) >= DECADES
     low, high = min(values), max(values)
-    ticks = _powers(low, high) if is_log else _ticks(*_widened(0.0 if from_zero else low, high))
+    ticks = _powers(low, high) if is_log else _ticks(*_widened(min(0.0, low) if from_zero else low, high))
     y_range = min(low, ticks[0]), max(high, ticks[-1])
 
     def x_at(value: float) -> float:
@@ -93,14 +93,14 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     """Round numbers that hold a range between them, about five.
 
     >>> _ticks(0, 18), _ticks(0.13, 0.48), _ticks(0, 2, whole=True)
-    ([0.0, 5.0, 10.0, 15.0, 20.0], [0.1, 0.2, 0.3, 0.4, 0.5], [0, 1, 2])
+    ([0.0, 5.0, 10.0, 15.0, 20.0], [0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 1.0, 2.0])
     """
     rough = (high - low) / 4
     power = 10.0 ** floor(log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
     step = max(ceil(step), 1) if whole else step
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(at * step, 12) for at in range(first, last + 1)]
+    return [float(f"{at * step:.12g}") for at in range(first, last + 1)]
 
 
 def _powers(low: float, high: float) -> list[float]:
@@ -123,9 +123,11 @@ def _under(x: float, label: str) -> str:
 def _short(value: float) -> str:
     """A number that fits beside an axis.
 
-    >>> _short(20.0), _short(25000), _short(0.001), _short(97.5)
-    ('20', '25k', '0.001', '97.5')
+    >>> _short(20.0), _short(25000), _short(0.001), _short(97.5), _short(2e14)
+    ('20', '25k', '0.001', '97.5', '2e+14')
     """
+    if abs(value) >= 1e12:
+        return f"{value:.3g}"
     for power, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= power:
             return f"{value / power:.4g}{unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,13 @@ def collect(
 
 def _nothing(first: Source, second: Source) -> Problem:
     text = "the two models have no compiled layer of the same name, so there is nothing to compare."
-    return Problem(text, f"Before: {listing(list(first.layers))}. After: {listing(list(second.layers))}.")
+    before, after = (listing(_names(model.layers)) for model in (first, second))
+    return Problem(text, f"Before: {before}. After: {after}.")
+
+
+def _names(layers: Iterable[str]) -> list[str]:
+    """The layers' names for a message; a model that is itself a compiled layer has none."""
+    return [name or "the model itself" for name in layers]
 
 
 def _title(found: Sequence[Layer]) -> str:
@@ -75,7 +81,7 @@ def _whole(model: Source) -> Count:
 def _notes(first: Source, second: Source) -> list[str]:
     found = []
     for when, model, rest in (("before", first, second), ("after", second, first)):
-        alone = [name or "layer" for name in model.layers if name not in rest.layers]
+        alone = _names(name for name in model.layers if name not in rest.layers)
         if alone:
             found.append(f"compiled only {when}, and so not shown: {listing(alone)}")
     return found

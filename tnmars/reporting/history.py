@@ -1,21 +1,30 @@
-"""The history of a training run: read from a log, and checked. What its figures mean is not known here."""
+"""The history of a training run: read from a log or a record, and checked. What its figures mean is not known here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import Problem, TnmarsError, listing
 
 History = Sequence[Mapping[str, Any]]
 EXAMPLE = "{'epoch': 0, 'loss': 2.3, 'ranks': {'fc1': [20, 20]}}"
+AXES = ("epoch", "step")
+"""What may stand below a chart: the first that every entry has."""
+MARKS = (*AXES, "loss", "ranks")
+"""A table by itself is an epoch of training where it has one of these."""
+FIX = "A history is a line of JSON for each epoch, as the log.jsonl of a run, or a list of such tables."
+LEAST, MOST = 1e-100, 1e100
+"""Numbers smaller or larger than these are not drawn: the arithmetic of a chart would leave the range of floats."""
 
 
 def read_history(path: str | Path) -> History:
-    """The history in a file: a line of JSON for each epoch, a list of them, or a record that has one as `history`."""
+    """The history in a file: a line of JSON for each epoch, a list of them, or a record that has one as `history`.
+
+    In the record of a `tnmars reproduce` run it is part of the `result`. Raises `TnmarsError` where there is none.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -23,17 +32,37 @@ def read_history(path: str | Path) -> History:
     try:
         found = _parsed(text)
     except (ValueError, RecursionError) as error:
-        fix = "A history is a line of JSON for each epoch, as the log.jsonl of a run, or a list of such tables."
-        raise TnmarsError(Problem(f"{path}: is not JSON: {error}.", fix)) from None
-    return checked(found.get("history") if isinstance(found, Mapping) else found)
+        raise TnmarsError(Problem(f"{path}: is not JSON: {error}.", FIX)) from None
+    told = checked(_within(found, path))
+    if not any(_tells(entry) for entry in told):
+        what = "no entry has a number or ranks" if told else "it is empty"
+        raise TnmarsError(Problem(f"{path}: there is no history in it: {what}.", FIX))
+    return told
 
 
 def _parsed(text: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except ValueError:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
-    return [found] if isinstance(found, Mapping) and "history" not in found else found
+
+
+def _within(found: Any, path: str | Path) -> Any:
+    """The history of what a file holds."""
+    if not isinstance(found, Mapping):
+        return found
+    for table in (found, found.get("result")):
+        if isinstance(table, Mapping) and "history" in table:
+            return table["history"]
+    if any(name in found for name in MARKS):
+        return [found]  # a log of one line
+    keys = listing(list(map(str, found)))
+    raise TnmarsError(Problem(f"{path}: there is no history in it: it is a table of {keys}.", FIX))
+
+
+def _tells(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has anything but its place."""
+    return any(is_number(value) or name == "ranks" for name, value in entry.items() if name not in AXES)
 
 
 def checked(history: object) -> tuple[Mapping[str, Any], ...]:
@@ -44,5 +73,16 @@ def checked(history: object) -> tuple[Mapping[str, Any], ...]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value can be drawn."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    """Whether a value is a number, be it one that cannot be drawn."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_drawable(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number that fits into a chart: finite, and neither huge nor tiny.
+
+    >>> [is_drawable(value) for value in (0, 2.5, 10**400, 1e308, 5e-324, float("nan"), True)]
+    [True, True, False, False, False, False, False]
+    """
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return value == 0 or LEAST <= abs(value) <= MOST

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tnmars.draw.svg import svg
-from tnmars.errors import plural
+from tnmars.errors import listing, plural
 from tnmars.explain import Explained, StepRow
 from tnmars.reporting.bars import bars
 from tnmars.reporting.history import History
@@ -14,8 +15,21 @@ from tnmars.reporting.traces import looks
 from tnmars.reporting.training import ranks
 from tnmars.reporting.value import Bond, Layer, Rows, Side
 
-FATES = {"gone": "gone", "cut": "cut", "whole": "as it was", "new": "new", "merged": "merged into "}
-
+FATES = {
+    "gone": "gone",
+    "cut": "cut",
+    "whole": "as it was",
+    "grown": "grown",
+    "new": "new",
+    "merged": "merged into ",
+}
+BESIDE = {
+    ("cut", "fewer"): "cut further than by gates",
+    ("cut", "more"): "cut less than by gates",
+    ("whole", "more"): "as it was, not cut",
+    ("gone", "gone"): "gone, not by gates",
+}
+"""Where the rank after is not what the gates keep, by fate and by how it differs."""
 
 FLAT = 0.4
 """Drawings that are less high than this share of their width take little room one below the other."""
@@ -91,20 +105,35 @@ def _bonds(layer: Layer, history: History) -> Html:
     gated = [bond for bond in layer.bonds if bond.probabilities]
     words = "The layer had no gates before, so there are none to show."
     if gated:
-        words = "How probable it is that each slice's gate is open, before the cut. Blue slices are kept."
+        words = "How probable it is that each slice's gate is open, before the cut. Blue slices are kept by the gates."
         if layer.is_warm:
             words += " Warm-up was still on, which keeps all of them."
         elif layer.threshold is not None:
             words += f" The dashed line is the threshold, {layer.threshold:.3g}."
-    parts.append(tag("p", text(words), class_="hint"))
+    parts += [_hint(words), *map(_hint, _beside(gated))]
     figures = [_gates(bond, None if layer.is_warm else layer.threshold) for bond in gated]
     return join([*parts, tag("div", join([ranks(layer, history), *figures]), class_="gates")])
+
+
+def _beside(gated: Sequence[Bond]) -> list[str]:
+    """Where the ranks after are not what the gates keep, and in which way; nothing where they are."""
+    found = []
+    for kind, words in (
+        ("fewer", "Besides, further slices were left out"),
+        ("more", "More slices are left than the gates keep"),
+        ("gone", "Gone, and not because of its gates"),
+    ):
+        told = [f"{bond.shown} ({number(bond.kept)} to {number(bond.after)})" for bond in gated if bond.beside == kind]
+        if told:
+            found.append(f"{words}: {listing(told)}.")
+    return found
 
 
 def _bond(bond: Bond) -> Html:
     now = "–" if bond.after is None else number(bond.after)
     cells = (", ".join(bond.ends), number(bond.before), number(bond.useful), number(bond.kept), now)
-    fate = tag("span", text(FATES[bond.fate] + bond.merged_into), class_=f"fate {bond.fate}")
+    words = BESIDE.get((bond.fate, bond.beside), FATES[bond.fate] + bond.merged_into)
+    fate = tag("span", text(words), class_=f"fate {bond.fate}")
     return row([text(bond.shown), *map(text, cells), fate], data_key=bond.key, tabindex="0")
 
 

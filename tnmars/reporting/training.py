@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tnmars.errors import plural
 from tnmars.reporting.charts import Line, Point, chart
-from tnmars.reporting.history import History, is_number
+from tnmars.reporting.history import AXES, LEAST, MOST, History, is_drawable, is_number
 from tnmars.reporting.markup import Html, join, tag, text
 from tnmars.reporting.value import Layer
 
-AXES = ("epoch", "step")
-"""What may stand below a chart: the first that every entry has."""
 TITLES = {
     "loss": "Loss",
     "accuracy": "Accuracy",
@@ -26,11 +25,13 @@ WORDS = {
 
 
 def training(history: History) -> Html:
-    """Charts of all figures but the ranks; nothing where there are none."""
+    """Charts of all figures but the ranks, and words where one cannot be drawn; nothing where there are no figures."""
     names = [name for name in TITLES if _figures(history, name)]
     more = dict.fromkeys(key for entry in history for key in entry if key not in (*TITLES, *AXES, "ranks"))
     names += [name for name in more if _figures(history, name)]
+    bare = [name for name in (*TITLES, *more) if name not in names and _missing(history, name)]
     found = [_figure(history, name) for name in names]
+    found += [tag("figure", tag("figcaption", tag("b", text(_title(name)))), _left_out(history, name)) for name in bare]
     if not found:
         return Html("")
     words = " ".join(WORDS[name] for name in names if name in WORDS)
@@ -40,20 +41,39 @@ def training(history: History) -> Html:
 
 
 def _figure(history: History, name: str) -> Html:
-    title = TITLES.get(name, name.replace("_", " "))
+    title = _title(name)
     points = _figures(history, name)
     head = tag("figcaption", tag("b", text(title)), tag("span", text(f"{points[-1][1]:,.5g}"), class_="value"))
-    return tag("figure", head, chart([Line(title, points)], title, x_name=_axis(history)))
+    drawn = chart([Line(title, points)], title, x_name=_axis(history))
+    return tag("figure", head, drawn, _left_out(history, name))
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def _missing(history: History, name: str) -> int:
+    """How many numbers of a figure a chart cannot hold."""
+    return sum(is_number(entry.get(name)) and not is_drawable(entry.get(name)) for entry in history)
+
+
+def _left_out(history: History, name: str) -> Html:
+    """What the chart of a figure does not show, in words; nothing where it shows all."""
+    missing = _missing(history, name)
+    if not missing:
+        return Html("")
+    words = f"{plural(missing, 'value')} not drawn: not finite, above {MOST:g}, or nearer to 0 than {LEAST:g}."
+    return tag("p", text(words), class_="hint")
 
 
 def _figures(history: History, name: str) -> tuple[Point, ...]:
     return tuple(
-        (_at(history, at), float(entry[name])) for at, entry in enumerate(history) if is_number(entry.get(name))
+        (_at(history, at), float(entry[name])) for at, entry in enumerate(history) if is_drawable(entry.get(name))
     )
 
 
 def _axis(history: History) -> str:
-    return next((name for name in AXES if all(is_number(entry.get(name)) for entry in history)), "record")
+    return next((name for name in AXES if all(is_drawable(entry.get(name)) for entry in history)), "record")
 
 
 def _at(history: History, at: int) -> float:
@@ -85,5 +105,5 @@ def _ranks(entry: Mapping[str, Any], layer: Layer) -> Sequence[int]:
     known = entry.get("ranks")
     sizes = known.get(layer.name) if isinstance(known, Mapping) else None
     count = sum(bond.before is not None for bond in layer.bonds)
-    fits = isinstance(sizes, (list, tuple)) and len(sizes) == count and all(map(is_number, sizes))
+    fits = isinstance(sizes, (list, tuple)) and len(sizes) == count and all(map(is_drawable, sizes))
     return sizes if fits and sizes is not None else ()

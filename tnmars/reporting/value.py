@@ -35,6 +35,8 @@ class Bond:
     """How probable it is that each gate is open; none where there are no gates."""
     is_kept: tuple[bool, ...] = ()
     """Which slices the gates keep."""
+    is_in_shut_term: bool = False
+    """Whether a bond of its term keeps no slice, so that the gates cut the whole term."""
 
     @property
     def key(self) -> str:
@@ -48,12 +50,25 @@ class Bond:
 
     @property
     def fate(self) -> str:
-        """What became of it: `new`, `merged`, `gone`, `cut` or `whole`."""
+        """What became of it: `new`, `merged`, `gone`, `cut`, `whole` or `grown`."""
         if self.before is None:
             return "new"
         if self.after is None:
             return "merged" if self.merged_into else "gone"
-        return "cut" if self.after < self.before else "whole"
+        return "cut" if self.after < self.before else "whole" if self.after == self.before else "grown"
+
+    @property
+    def beside(self) -> str:
+        """How the rank after differs from what the gates keep: `fewer`, `more`, `gone`, or not at all.
+
+        A bond of which one slice is kept leaves the graph, and so does one of a term that the gates cut; within a
+        merged core slices are not counted.
+        """
+        if self.kept is None or self.fate == "merged":
+            return ""
+        if self.after is None:
+            return "" if self.kept == 1 or self.is_in_shut_term else "gone"
+        return "" if self.after == self.kept else "fewer" if self.after < self.kept else "more"
 
 
 @dataclass(frozen=True)
