@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -73,11 +74,42 @@ def test_console_blocks_show_what_is_printed(text: str) -> None:
 
 
 def check_console(text: str) -> None:
-    """Runs the commands of a block, and compares what they print with what it shows."""
-    for command, shown in re.findall(r"^\$ tnmars (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
-        result = CliRunner().invoke(cli, shlex.split(command))
+    """Runs the commands of a block, and compares what they print with what it shows.
+
+    Every command is one of tnmars, as no other is run; one that fails shows its error.
+    """
+    assert text.startswith("$ "), f"a console block begins with a command: {text[:40]!r}"
+    for command, shown in re.findall(r"^\$(.*)\n((?:(?!\$).*\n)*)", text, re.M):
+        name, *given = shlex.split(command)
+        assert name == "tnmars", f"not run, so not checked: ${command}"
+        result = CliRunner().invoke(cli, given)
         got = "\n".join(line.rstrip() for line in result.output.splitlines())
         assert got == shown.rstrip("\n"), command
+        assert result.exit_code == 0 or "error" in shown, f"ends with {result.exit_code}: ${command}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$ ls\nspecs\n", "not run"),
+        ("specs/tt_linear.yaml: ok\n", "begins with a command"),
+        ("$ tnmars fail\nsomething was found\n", "something was found"),
+        ("$ tnmars fail\nnothing was found\n", "ends with 3"),
+    ],
+)
+def test_a_console_block_that_is_not_checked_is_a_failure(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the test."""
+
+    @click.command()
+    def fail() -> None:
+        click.echo("nothing was found")
+        raise SystemExit(3)
+
+    monkeypatch.setitem(cli.commands, "fail", fail)
+    with pytest.raises(AssertionError, match=expected):
+        check_console(text)
 
 
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
