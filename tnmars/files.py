@@ -33,6 +33,16 @@ def write_bytes(path: str | Path, pieces: Iterable[bytes | memoryview], *, keep_
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
 
 
+def make_folder(path: str | Path) -> Path:
+    """The folder, made where it is not there, with those above it. Raises `TnmarsError` if it cannot be."""
+    target = Path(path)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TnmarsError(f"{target}: the folder cannot be made: {error.strerror or error}.") from None
+    return target
+
+
 def previous(path: str | Path) -> Path:
     """Where the file is kept that another took the place of."""
     return Path(f"{path}.previous")

@@ -32,6 +32,7 @@ from torch import Tensor
 
 import tnmars
 from tnmars import Graph, families
+from tnmars.experiments.worker import commit
 from tnmars.fitting.network import dense
 
 SIDES, CUBE = (8, 8, 8, 8), (16, 16, 16)
@@ -244,7 +245,13 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if asked.out is not None:
-        text = {"selector": asked.selector, "torch": torch.__version__, "summary": rows, "runs": records}
+        text = {
+            "selector": asked.selector,
+            "commit": commit(),
+            "torch": torch.__version__,
+            "summary": rows,
+            "runs": records,
+        }
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
 

@@ -42,15 +42,20 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
     if unknown:
         raise TnmarsError(f"'{unknown[0]}' is no variant of {name}; variants: {', '.join(known)}.")
     folder = Path(str(asked["out"] or Path("build") / "reproduce" / name))
-    todo = planned(name, wanted, seeds(text), folder, together=experiment.together)
+    data = str(asked["data"]) if asked["data"] else None
+    epochs = int(asked["epochs"]) if asked["epochs"] else None
+    todo = planned(name, wanted, seeds(text), folder, together=experiment.together, epochs=epochs)
+    if experiment.prepare is not None and not all(job.is_done for job in todo):
+        experiment.prepare(data)
     more = ["--resume"] if asked["resume"] else []
-    for key in ("data", "epochs", "save_every"):
+    for key in ("data", "save_every"):
         more += [f"--{key.replace('_', '-')}", str(asked[key])] if asked[key] is not None else []
     failed = run_all(todo, side_by_side=jobs, more=more)
-    found = collected(name, folder, data=str(asked["data"]) if asked["data"] else None)
-    click.echo(json.dumps(found, indent=1) if as_json else page(found))
-    written = save(found, Path(str(asked["save"] or folder)))
-    click.echo(f"\nwrote {', '.join(map(str, written))}", err=as_json)
+    if len(failed) < len(todo):
+        found = collected(name, folder, data=data, epochs=epochs)
+        click.echo(json.dumps(found, indent=1) if as_json else page(found))
+        written = save(found, Path(str(asked["save"] or folder)))
+        click.echo(f"\nwrote {', '.join(map(str, written))}", err=as_json)
     if failed:
         names = ", ".join(f"{job.variant} {','.join(map(str, job.seeds))}" for job in failed)
         raise TnmarsError(f"these runs did not end: {names}.\n  Their messages are above; --resume goes on.")

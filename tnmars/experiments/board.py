@@ -17,9 +17,13 @@ class Board:
         if self.is_shown:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.table import Column
 
-            columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[told]}"))
-            self._bars = Progress(*columns, TimeRemainingColumn(), console=Console(file=stream))
+            told = TextColumn("{task.fields[told]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+            name = TextColumn("{task.description}", table_column=Column(no_wrap=True))
+            self._bars = Progress(
+                name, BarColumn(8), TimeRemainingColumn(), told, console=Console(file=stream), expand=True
+            )
             self._bars.start()
 
     def follow(self, title: str, lines: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tnmars.experiments import mnist, toy, tucker
+from tnmars.experiments import idx, mnist, toy, tucker
 
 Results = list[dict[str, Any]]
 
@@ -22,6 +22,8 @@ class Experiment:
     paper: Mapping[str, Mapping[str, Any]]
     together: bool = False
     """Whether all seeds are trained as one."""
+    prepare: Callable[[str | None], object] | None = None
+    """Sees to it that the data are there, before any run begins; raises `TnmarsError` if they cannot be had."""
     more: tuple[str, ...] = ()
     """Variants that are run only where they are asked for."""
 
@@ -36,5 +38,7 @@ def _one_by_one(run: Callable[..., dict[str, Any]]) -> Callable[..., Results]:
 EXPERIMENTS = {
     "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
     "tucker": Experiment(tucker.VARIANTS, _one_by_one(tucker.run), tucker.PAPER),
-    "mnist-2fc": Experiment(mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER, more=mnist.ABLATION),
+    "mnist-2fc": Experiment(
+        mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER, prepare=idx.mnist, more=mnist.ABLATION
+    ),
 }

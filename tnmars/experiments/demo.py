@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tnmars import families
 from tnmars.compiler import compile
+from tnmars.files import make_folder
 from tnmars.fitting import Fitted, fit
 from tnmars.graph import Graph
 from tnmars.module import TNModule
@@ -112,14 +113,14 @@ def recovered(case: Planted, seed: int, say: Say | None = None) -> Result:
 
 def run(out: Path, seed: int = 0, say: Say = print) -> list[Result]:
     """The demo: prints what it does, and writes pruned spec, model and report of each tensor."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     results = []
     for case in planted():
         sizes = "-".join(str(bond.size) for bond in case.hidden.bonds.values())
         say(f"\n# {case.name}: a tensor of ranks {sizes} is planted, with {NOISE:.0%} of noise.")
         say("The graph that is to find them, with ranks too large:\n")
         say("\n".join(f"    {line}" for line in dump(case.start).splitlines()))
-        say("\nGates on every bond are trained, then the graph is cut:")
+        say("\nGates on every bond are trained; then slices are left out as long as the description gets shorter:")
         result = recovered(case, seed, say)
         results.append(result)
         say(_told(result))
@@ -137,7 +138,8 @@ def _told(result: Result) -> str:
     found = result.found
     now = "-".join(map(str, found.ranks.values()))
     held, hidden = found.parameters, parameters(result.case.hidden)
-    said = "the planted ranks came back" if result.came_back else "the planted ranks did not come back"
+    what = "the planted ranks" if result.case.unique else "the size and the error of the planted tensor"
+    said = f"{what} came back" if result.came_back else f"{what} did not come back"
     return (
         f"  ranks {now}: {said}\n  {parameters(result.case.start):,} parameters -> {held:,} (planted: {hidden:,}; "
         f"dense: {prod(result.case.start.dense_shape):,}); error {found.error:.4f}, noise {result.noise:.4f}"

@@ -46,6 +46,11 @@ def folder(given: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tnmars" / "data"
 
 
+def is_there(given: str | Path | None = None) -> bool:
+    """Whether the data set is on this machine."""
+    return all((folder(given) / "mnist" / name).exists() for name in FILES)
+
+
 def mnist(given: str | Path | None = None, *, download: bool = True) -> Mnist:
     """The data set; downloaded where it is not there, if that may be."""
     where = folder(given) / "mnist"
@@ -100,4 +105,6 @@ def _fetch(where: Path, name: str) -> None:
                 bar.advance(task, len(piece))
     except (OSError, urllib.error.URLError) as error:
         raise TnmarsError(f"{name} could not be downloaded ({error}).\n  {_missing(where)}") from None
+    if hashlib.sha256(b"".join(pieces)).hexdigest() != FILES[name]:
+        raise TnmarsError(f"{name}: what was downloaded is not the published file.\n  {_missing(where)}")
     write_bytes(where / name, pieces)

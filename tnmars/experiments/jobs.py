@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.board import Board
+from tnmars.files import make_folder
+
+MOST_DIGITS = 6
+"""Of a seed."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +31,30 @@ class Job:
     variant: str
     seeds: tuple[int, ...]
     folder: Path
+    epochs: int | None = None
+    """How long it is, where it is not as long as the experiment has it."""
 
     @property
     def is_done(self) -> bool:
-        names = ["record.json"] if len(self.seeds) == 1 else [f"record-{seed}.json" for seed in self.seeds]
-        return all((self.folder / name).exists() for name in names)
+        """Whether there is a record of each seed, of a run as long as this."""
+        found = [self._record(seed) for seed in self.seeds]
+        wanted = {"experiment": self.name, "variant": self.variant, "epochs": self.epochs}
+        return all(
+            record is not None and record.get("seed") == seed and all(record.get(key) == wanted[key] for key in wanted)
+            for seed, record in zip(self.seeds, found, strict=True)
+        )
+
+    def _record(self, seed: int) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.folder / record_name(seed)).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def record_name(seed: int) -> str:
+    """The file of a seed's record, in the folder of its run."""
+    return f"record-{seed}.json"
 
 
 def seeds(text: str) -> list[int]:
@@ -38,50 +65,81 @@ def seeds(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise TnmarsError(f"seeds '{text}' are not numbers; write, for example, 0-9 or 0,3,5-7.")
-        found += range(int(first), int(last or first) + 1)
+        first, dash, last = part.strip().partition("-")
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isascii() and end.isdigit() and len(end) <= MOST_DIGITS for end in ends):
+            text = f"seeds '{text}' are not numbers of up to {MOST_DIGITS} digits."
+            raise TnmarsError(Problem(text, "Write, for example, 0-9 or 0,3,5-7."))
+        if int(ends[0]) > int(ends[1]):
+            raise TnmarsError(f"seeds '{part.strip()}' go down; write {ends[1]}-{ends[0]}.")
+        found += range(int(ends[0]), int(ends[1]) + 1)
     return list(dict.fromkeys(found))
 
 
 def planned(
-    name: str, variants: Sequence[str], numbers: Sequence[int], folder: Path, *, together: bool = False
+    name: str,
+    variants: Sequence[str],
+    numbers: Sequence[int],
+    folder: Path,
+    *,
+    together: bool = False,
+    epochs: int | None = None,
 ) -> list[Job]:
     """The jobs of an experiment: one for each variant and seed, or one for all seeds of a variant."""
     if together:
-        return [Job(name, variant, tuple(numbers), folder / variant) for variant in variants]
-    return [Job(name, variant, (seed,), folder / f"{variant}-{seed}") for seed in numbers for variant in variants]
+        return [Job(name, variant, tuple(numbers), folder / variant, epochs) for variant in variants]
+    pairs = [(variant, seed) for seed in numbers for variant in variants]
+    return [Job(name, variant, (seed,), folder / f"{variant}-{seed}", epochs) for variant, seed in pairs]
 
 
 def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
-    """Runs the jobs that are not done yet; those that failed are returned. Ctrl-C stops them with a checkpoint each."""
+    """Runs the jobs that are not done yet; those that failed are returned.
+
+    Ctrl-C and `kill` stop them, with a checkpoint each.
+    """
     waiting = [job for job in jobs if not job.is_done]
     running: dict[subprocess.Popen[str], Job] = {}
     failed: list[Job] = []
     board = Board(sys.stderr)
-    try:
-        while waiting or running:
-            while waiting and len(running) < side_by_side:
-                job = waiting.pop(0)
-                running[_start(job, more, board)] = job
-            time.sleep(0.2)
-            failed += _finished(running)
-    except KeyboardInterrupt:
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            process.wait()
-        raise
-    finally:
-        board.close()
+    with _kill_as_interrupt():
+        try:
+            while waiting or running:
+                while waiting and len(running) < side_by_side:
+                    job = waiting.pop(0)
+                    running[_start(job, more, board)] = job
+                time.sleep(0.2)
+                failed += _finished(running)
+        finally:
+            for process in running:
+                process.send_signal(signal.SIGTERM)
+            for process in running:
+                process.wait()
+            board.close()
     return failed
 
 
+@contextmanager
+def _kill_as_interrupt() -> Iterator[None]:
+    """Within the block, `kill` does what Ctrl-C does: else the runs would go on without anybody who knows of them."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _start(job: Job, more: Sequence[str], board: Board) -> subprocess.Popen[str]:
-    job.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(job.folder)
     command = [sys.executable, "-m", "tnmars.experiments.worker", job.name, job.variant, ",".join(map(str, job.seeds))]
-    command += ["--out", str(job.folder), *more]
+    command += ["--out", str(job.folder), *(["--epochs", str(job.epochs)] if job.epochs else []), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if not board.is_shown:
         return subprocess.Popen(command, env=environment, text=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
 from types import FrameType
@@ -20,10 +20,13 @@ from typing import Any
 import torch
 
 from tnmars.checkpoint import load_checkpoint, save_checkpoint
+from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task
-from tnmars.files import write_text
+from tnmars.files import previous, write_text
 from tnmars.select import Selector
+
+CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 
 
 class RunStoppedError(Exception):
@@ -39,7 +42,6 @@ class Settings:
     lr: float = 1e-2
     lr_decay: float = 0.99
     """The factor of the learning rate, per epoch."""
-    mask_lr: float | None = None
     temperature_decay: float = 0.99
     """The factor of the temperature, per epoch, down to the selector's last."""
     warmup_epochs: int = 0
@@ -64,6 +66,8 @@ class Run:
     """Where checkpoint and log are; none for a run that leaves nothing."""
     save_every: float = 60.0
     """Seconds between checkpoints."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What it is a run of, beside its settings; a checkpoint of another run is refused."""
     history: list[dict[str, Any]] = field(default_factory=list)
     _stop: bool = False
 
@@ -71,7 +75,7 @@ class Run:
         """Trains to the end; the record of each epoch."""
         settings, model = self.settings, self.task.model
         steps = -(-self.task.size // settings.batch)
-        groups = self.task.groups(settings.lr, settings.mask_lr)
+        groups = self.task.groups(settings.lr)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
         if settings.descends:
             self.optimizer = torch.optim.SGD(groups)
@@ -82,31 +86,33 @@ class Run:
             seed=settings.seed,
             optimizer=self.optimizer,
         )
-        first, done = self._resumed() if resume else (0, 0)
+        first, done, total = self._resumed() if resume else self._begun()
         saved = time.monotonic()
+        if progress is not None:
+            progress.begin(first)
         with self._signals():
             for epoch in range(first, settings.epochs):
                 self._set_rate(epoch)
-                total = self._epoch(epoch, steps, done)
-                done = 0
+                total = self._epoch(epoch, steps, done, total)
+                mean, done, total = total / steps / self.task.members, 0, 0.0
                 if epoch + 1 == settings.epochs or (epoch + 1) % settings.record_every == 0:
-                    self.history.append(self._told(epoch, total / steps))
+                    self.history.append(self._told(epoch, mean))
                     self._log()
                     if progress is not None:
                         progress.show(self.history[-1], epoch + 1, settings.epochs)
-                if time.monotonic() - saved > self.save_every:
-                    self._save(epoch + 1, 0)
+                if time.monotonic() - saved > self.save_every or epoch + 1 == settings.epochs:
+                    self._save(epoch + 1)
                     saved = time.monotonic()
         model.eval()
         return self.history
 
-    def _epoch(self, epoch: int, steps: int, done: int) -> float:
-        """One pass over the data, from a step on; the sum of the losses."""
+    def _epoch(self, epoch: int, steps: int, done: int, before: float) -> float:
+        """One pass over the data, from a step on; the sum of the losses, with that of the steps before."""
         self.task.model.train()
         random = torch.Generator().manual_seed(self.settings.seed * 100_003 + epoch)
         order = torch.randperm(self.task.size, generator=random)
         factor = self.settings.prior_weight / self.task.size
-        total = torch.zeros(())
+        total = torch.tensor(before)
         for step in range(done, steps):
             rows = order[step * self.settings.batch : (step + 1) * self.settings.batch]
             loss, prior = self.task.loss(rows)
@@ -116,7 +122,7 @@ class Run:
             self.schedule.step()
             total += loss.detach()
             if self._stop:
-                self._save(epoch, step + 1)
+                self._save(epoch, step + 1, total.item())
                 raise RunStoppedError
         return total.item()
 
@@ -137,30 +143,47 @@ class Run:
 
     def _log(self) -> None:
         if self.folder is not None:
-            with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            with (self.folder / LOG).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(self.history[-1]) + "\n")
 
-    def _save(self, epoch: int, step: int) -> None:
+    def _save(self, epoch: int, step: int = 0, total: float = 0.0) -> None:
         if self.folder is not None:
             position = {"epoch": epoch, "step": step}
-            save_checkpoint(
-                self.folder / "checkpoint.safetensors",
-                self.task.model,
-                self.optimizer,
-                self.schedule,
-                position=position,
-                extra={"history": self.history},
-            )
+            extra = {"history": self.history, "total": total, "run": self._identity()}
+            path = self.folder / CHECKPOINT
+            save_checkpoint(path, self.task.model, self.optimizer, self.schedule, position=position, extra=extra)
 
-    def _resumed(self) -> tuple[int, int]:
-        """The epoch and the step to go on from; the log is cut to what the checkpoint knows."""
-        if self.folder is None or not (self.folder / "checkpoint.safetensors").exists():
-            return 0, 0
-        path = self.folder / "checkpoint.safetensors"
+    def _identity(self) -> dict[str, Any]:
+        """What two runs must have in common for one to go on from the other's checkpoint, as plain data."""
+        found: dict[str, Any] = json.loads(json.dumps({**self.about, **asdict(self.settings)}))
+        return found
+
+    def _begun(self) -> tuple[int, int, float]:
+        """The start; what an earlier run left in the folder is removed, so that nobody goes on from it by mistake."""
+        if self.folder is not None:
+            path = self.folder / CHECKPOINT
+            for old in (path, previous(path), self.folder / LOG):
+                old.unlink(missing_ok=True)
+        return 0, 0, 0.0
+
+    def _resumed(self) -> tuple[int, int, float]:
+        """The epoch and the step to go on from, and the losses so far; the log is cut to what the checkpoint knows."""
+        if self.folder is None or not (self.folder / CHECKPOINT).exists():
+            return self._begun()
+        path = self.folder / CHECKPOINT
         found = load_checkpoint(path, self.task.model, self.optimizer, self.schedule)
+        self._check_identity(path, found.extra.get("run", {}))
         self.history = list(found.extra["history"])
-        write_text(self.folder / "log.jsonl", "".join(json.dumps(entry) + "\n" for entry in self.history))
-        return found.position["epoch"], found.position["step"]
+        write_text(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.history))
+        return found.position["epoch"], found.position["step"], found.extra["total"]
+
+    def _check_identity(self, path: Path, theirs: Mapping[str, Any]) -> None:
+        ours = self._identity()
+        other = [key for key in ours if theirs.get(key) != ours[key]]
+        if other:
+            told = ", ".join(f"{key} {theirs.get(key)}, here {ours[key]}" for key in other)
+            fix = "Run without --resume to begin anew, or with another --out."
+            raise TnmarsError(Problem(f"{path} is of another run: {told}.", fix))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

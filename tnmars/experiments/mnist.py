@@ -17,6 +17,7 @@ from tnmars.experiments.idx import Mnist, mnist
 from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
+from tnmars.files import make_folder
 from tnmars.graph import Graph
 from tnmars.module import layers
 from tnmars.pruning import prune
@@ -50,11 +51,11 @@ def graphs(rank: int = RANK) -> tuple[Graph, Graph]:
     return first, second
 
 
-def network(variant: str, selector: Selector | None = None) -> nn.Sequential:
-    """The network of a variant; with another selector, if one is given."""
+def network(variant: str) -> nn.Sequential:
+    """The network of a variant."""
     if variant == "dense":
         return nn.Sequential(nn.Linear(784, 625), nn.ReLU(), nn.Linear(625, 10))
-    chosen = selector or SELECTORS[variant]
+    chosen = SELECTORS[variant]
     first, second = (compile(graph, selector=chosen, open_only=chosen is not None, batch=128) for graph in graphs())
     for layer in (first, second):
         nn.init.normal_(layer.bias, std=1e-3)  # as in the reference
@@ -99,18 +100,17 @@ def run(
     *,
     data: str | None = None,
     epochs: int | None = None,
-    selector: Selector | None = None,
     resume: bool = False,
     save_every: float = 60.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Trains one network, prunes it and judges what is left; model and record are in the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     torch.manual_seed(seed)
     settings = Settings(epochs=epochs or 300, judge_every=5, seed=seed)
     images = mnist(data)
-    task = Digits(network(variant, selector), images)
-    going = Run(task, settings, folder, save_every)
+    task = Digits(network(variant), images)
+    going = Run(task, settings, folder, save_every, {"variant": variant})
     history = going.train(progress, resume=resume)
     gated = any(layer.masks is not None for _, layer in layers(task.model))
     small = prune(task.model) if gated else copy.deepcopy(task.model)

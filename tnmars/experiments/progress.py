@@ -18,7 +18,7 @@ class Progress:
         self.as_json = as_json
         self._start = time.monotonic()
         self._shown = -self.every
-        self._first: int | None = None
+        self._first = 0
         self._bar: Any = None
         if self.stream.isatty() and not as_json:
             from rich.console import Console
@@ -30,14 +30,16 @@ class Progress:
             self._task = self._bar.add_task(title, told="")
             self._bar.start()
 
+    def begin(self, done: int) -> None:
+        """From here on time is counted, with so many epochs done before."""
+        self._first, self._start = done, time.monotonic()
+
     def show(self, record: dict[str, Any], done: int, total: int) -> None:
         """Shows the record of an epoch."""
         told = described(record)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, told=told)
             return
-        if self._first is None:
-            self._first = done - 1
         passed = time.monotonic() - self._start
         if passed - self._shown < self.every and done < total:
             return

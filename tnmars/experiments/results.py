@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.experiments import mnist, plots
+from tnmars.experiments import idx, mnist, plots
 from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.tables import as_table, markdown, records, summary
-from tnmars.experiments.targets import judged
-from tnmars.files import write_text
+from tnmars.experiments.targets import HEAD, judged
+from tnmars.files import make_folder, write_text
 
 Found = dict[str, Any]
 
 
-def collected(name: str, folder: Path, *, data: str | None = None) -> Found:
-    """All records of an experiment with their summary; histories are left out, for they are long."""
+def collected(name: str, folder: Path, *, data: str | None = None, epochs: int | None = None) -> Found:
+    """All records of runs of one length with their summary; histories are left out, for they are long."""
     known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
-    found = sorted(records(folder), key=lambda record: known.index(record["variant"]))
+    found = [record for record in records(name, folder) if record.get("epochs") == epochs]
+    found.sort(key=lambda record: known.index(record["variant"]))
     if not found:
         raise TnmarsError(f"there is no record of {name} in {folder}.")
     value: Found = {
@@ -41,12 +42,12 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ensembles(folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
-    """For each variant, how many pruned networks there are, and the accuracy of all together."""
+    """For each variant, how many pruned networks there are, and the accuracy of all together; none without the data."""
     found = {}
     for variant in ("soft", "hard"):
         members = sorted(path.parent for path in folder.glob(f"{variant}-*/small.safetensors"))
-        members = [member for member in members if (member / "record.json").exists()]
-        if len(members) > 1:
+        members = [member for member in members if list(member.glob("record-*.json"))]
+        if len(members) > 1 and idx.is_there(data):
             found[variant] = len(members), mnist.ensemble(members, variant, data)
     return found
 
@@ -57,7 +58,7 @@ def page(found: Found) -> str:
     lines = [f"## {name}", ""]
     wanted = judged(name, found["summary"])
     if wanted:
-        lines += [as_table([["figure", "wanted", "here", ""], *wanted]), ""]
+        lines += [as_table([HEAD, *wanted]), ""]
     lines += [markdown(found["summary"], EXPERIMENTS[name].paper), ""]
     for variant, entry in found["summary"].items():
         if "ensemble" in entry:
@@ -71,12 +72,12 @@ def page(found: Found) -> str:
 
 
 def _collapses(found: Found) -> str:
-    """How many runs of each variant ended without a bond of two slices or more."""
+    """How many runs of each variant ended with an empty bond, or without one of two slices or more."""
     told = []
     for variant, entry in found["summary"].items():
         own = [record["result"]["ranks"] for record in found["records"] if record["variant"] == variant]
-        told.append(f"`{variant}` {sum(max(ranks) <= 1 for ranks in own)} of {len(entry['seeds'])}")
-    return f"Collapsed, with no bond wider than 1: {', '.join(told)}."
+        told.append(f"`{variant}` {sum(max(ranks) <= 1 or min(ranks) == 0 for ranks in own)} of {len(entry['seeds'])}")
+    return f"Collapsed, with an empty bond or none wider than 1: {', '.join(told)}."
 
 
 def drawn(found: Found) -> dict[str, str]:
@@ -106,7 +107,7 @@ def pi_ablation(found: Found) -> dict[float, Mapping[str, Any]]:
 
 def save(found: Found, folder: Path) -> list[Path]:
     """Writes the records as `NAME.json` and the plots as `NAME-PLOT.svg`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = found["experiment"]
     files = {f"{name}.json": json.dumps(found, indent=1) + "\n"}
     files |= {f"{name}-{plot}.svg": text for plot, text in drawn(found).items()}

@@ -11,10 +11,11 @@ from typing import Any
 Record = dict[str, Any]
 
 
-def records(folder: Path) -> list[Record]:
-    """The records in a folder and below, by variant and seed."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("record*.json")]
-    return sorted(found, key=lambda record: (record["variant"], record["seed"]))
+def records(name: str, folder: Path) -> list[Record]:
+    """The records of an experiment in a folder and below, by variant and seed."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("record-*.json")]
+    own = [record for record in found if record["experiment"] == name]
+    return sorted(own, key=lambda record: (record["variant"], record["seed"]))
 
 
 def summary(found: Sequence[Record]) -> dict[str, dict[str, Any]]:
@@ -32,10 +33,16 @@ def summary(found: Sequence[Record]) -> dict[str, dict[str, Any]]:
                 "median": median(values),
                 "all": values,
             }
-        entry["minutes"] = fmean(float(record.get("cpu_seconds") or record["seconds"]) for record in own) / 60
+        entry["minutes"] = _minutes(own)
         entry["commits"] = sorted({record["versions"]["commit"] for record in own})
         result[variant] = entry
     return result
+
+
+def _minutes(own: Sequence[Record]) -> float | None:
+    """The mean processor time of the runs that were not interrupted, where it was taken."""
+    known = [record["cpu_seconds"] for record in own if "cpu_seconds" in record and not record.get("resumed")]
+    return fmean(known) / 60 if known else None
 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
@@ -56,7 +63,8 @@ def markdown(found: Mapping[str, Mapping[str, Any]], paper: Mapping[str, Mapping
     for variant, entry in found.items():
         cells = [_cell(entry[key]) if key in entry else "" for key in figures]
         said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in paper.get(variant, {}).items())
-        rows.append([variant, str(len(entry["seeds"])), *cells, said, f"{entry['minutes']:.1f}"])
+        minutes = "" if entry["minutes"] is None else f"{entry['minutes']:.1f}"
+        rows.append([variant, str(len(entry["seeds"])), *cells, said, minutes])
     return as_table(rows)
 
 

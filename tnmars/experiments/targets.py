@@ -19,11 +19,15 @@ class Target:
     statistic: str = "mean"
     above: str = ""
     """A variant whose figure it should be above, instead of fixed bounds."""
+    seeds: int = 1
+    """Over so many seeds at least."""
 
-    def against(self, summary: Mapping[str, Mapping[str, Any]]) -> Target:
-        """The target with bounds, where those depend on another variant."""
+    def against(self, summary: Mapping[str, Mapping[str, Any]]) -> Target | None:
+        """The target with bounds; none where those depend on a variant that was not run."""
+        if not self.above:
+            return self
         other = summary.get(self.above, {}).get(self.figure)
-        return self if other is None else replace(self, low=nextafter(other[self.statistic], inf))
+        return None if other is None else replace(self, low=nextafter(other[self.statistic], inf))
 
     @property
     def wanted(self) -> str:
@@ -32,7 +36,7 @@ class Target:
         'at least 97.5'
         """
         if self.above:
-            return f"above {self.above}, {self.low:.4g}"
+            return f"above {self.above}" + (f", {self.low:.4g}" if self.low > -inf else "")
         if self.high == inf:
             return f"at least {self.low:g}"
         return f"at most {self.high:g}" if self.low == -inf else f"{self.low:g} to {self.high:g}"
@@ -46,39 +50,41 @@ class Target:
 
 def _toy() -> Iterator[Target]:
     for rank, found, accuracy in ((8, 8.4, 88.0), (12, 12.6, 89.5), (16, 18.0, 85.4)):
-        yield Target(f"mars-{rank}", "rank", found - 1.5, found + 1.5)
-        yield Target(f"mars-{rank}", "accuracy", accuracy)
-        yield Target(f"mars-{rank}", "accuracy", above=f"dense-{rank}")
+        yield Target(f"mars-{rank}", "rank", found - 1.5, found + 1.5, seeds=10)
+        yield Target(f"mars-{rank}", "accuracy", accuracy, seeds=10)
+        yield Target(f"mars-{rank}", "accuracy", above=f"dense-{rank}", seeds=10)
 
 
 TARGETS: dict[str, tuple[Target, ...]] = {
     "toy": tuple(_toy()),
     "tucker": (
-        *(Target("settled", f"rank {at}", 4.0, 5.5) for at in (1, 2, 3, 4)),
-        Target("settled", "log_likelihood", -0.1, statistic="median"),
+        *(Target("settled", f"rank {at}", 4.0, 5.5, seeds=10) for at in (1, 2, 3, 4)),
+        Target("settled", "log_likelihood", -0.1, statistic="median", seeds=10),
     ),
     "mnist-2fc": (
-        Target("soft", "compression", 120.0),
-        Target("soft", "accuracy", 97.9),
-        Target("soft", "ensemble", 98.4),
-        Target("hard", "compression", 170.0),
-        Target("hard", "accuracy", 97.5),
+        Target("soft", "compression", 120.0, seeds=3),
+        Target("soft", "accuracy", 97.9, seeds=3),
+        Target("soft", "ensemble", 98.4, seeds=3),
+        Target("hard", "compression", 170.0, seeds=3),
+        Target("hard", "accuracy", 97.5, seeds=3),
         Target("dense", "accuracy", 98.0),
         Target("tt-20", "accuracy", 97.5),
     ),
 }
+HEAD = ["figure", "wanted", "here", "seeds", ""]
 
 
 def judged(name: str, summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Rows of a table: what was wanted of an experiment, what came out, and whether that will do."""
     rows = []
     for given in TARGETS.get(name, ()):
-        target = given.against(summary)
-        figure = summary.get(target.variant, {}).get(target.figure)
-        if figure is None:
-            rows.append([f"{target.variant}, {target.figure}", target.wanted, "not run", ""])
+        entry = summary.get(given.variant, {})
+        figure, target = entry.get(given.figure), given.against(summary)
+        if figure is None or target is None:
+            rows.append([f"{given.variant}, {given.figure}", given.wanted, "not run", "", ""])
             continue
-        value = figure[target.statistic]
+        value, count = figure[target.statistic], len(entry["seeds"])
         what = f"{target.variant}, {target.statistic} {target.figure.replace('_', ' ')}"
-        rows.append([what, target.wanted, f"{value:.4g}", target.said(value)])
+        said = target.said(value) if count >= target.seeds else f"too few seeds: {target.seeds} are wanted"
+        rows.append([what, target.wanted, f"{value:.4g}", str(count), said])
     return rows

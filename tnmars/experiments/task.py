@@ -21,6 +21,8 @@ class Task(ABC):
     model: nn.Module
     size: int
     """How many data there are."""
+    members: int = 1
+    """How many models are trained as one; losses add up, and their mean is told."""
 
     @abstractmethod
     def data_loss(self, rows: Tensor) -> Tensor:
@@ -39,9 +41,9 @@ class Task(ABC):
         """The selector of the gates, if there are any."""
         return next((layer.selector for _, layer in layers(self.model) if layer.masks is not None), None)
 
-    def groups(self, lr: float, mask_lr: float | None) -> list[dict[str, Any]]:
+    def groups(self, lr: float) -> list[dict[str, Any]]:
         """The parameter groups of the optimiser."""
-        return param_groups(self.model, lr, mask_lr=mask_lr)
+        return param_groups(self.model, lr)
 
     def schedule(self, **settings: Any) -> MaskSchedule:
         """The schedule of the masks."""

@@ -21,6 +21,7 @@ from tnmars.experiments.crew import Crew, CrewSchedule
 from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
+from tnmars.files import make_folder
 from tnmars.module import layers
 from tnmars.pruning import prune
 from tnmars.schedule import MaskSchedule
@@ -83,6 +84,7 @@ class Lessons(Task):
         self.test_x = torch.stack([taught.test_x for taught in data])
         self.test_y = torch.stack([taught.test_y for taught in data])
         self.size = COUNT
+        self.members = len(students)
 
     def loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         scores, penalties = self.crew(self.train_x[:, rows])
@@ -101,14 +103,21 @@ class Lessons(Task):
     def selector(self) -> Selector | None:
         return next((masks.selector for _, masks in self.crew.masks()), None)
 
-    def groups(self, lr: float, mask_lr: float | None) -> list[dict[str, Any]]:
+    def groups(self, lr: float) -> list[dict[str, Any]]:
         return [{"params": list(self.crew.parameters()), "lr": lr}]
 
     def schedule(self, **settings: Any) -> MaskSchedule:
         return CrewSchedule(self.crew, **settings)
 
     def told(self) -> dict[str, Any]:
-        return {}
+        """The temperature, and the mean rank over the students."""
+        found: dict[str, Any] = {}
+        for prefix, masks in self.crew.masks():
+            logits = [value for name, value in self.crew.named_parameters() if "gates__" in name]
+            found["temperature"] = self.crew.buffer(f"{prefix}masks.temperature").flatten()[0].item()
+            kept = [masks.selector.keep(one).sum() for values in logits for one in values.detach()]
+            found["mean_rank"] = float(torch.stack(kept).double().mean())
+        return found
 
 
 @torch.no_grad()
@@ -130,14 +139,15 @@ def run(
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Trains a student for each seed, all together, and prunes each."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lessons = [taught(int(variant.rpartition("-")[2]), seed) for seed in seeds]
     students = []
     for seed in seeds:
         torch.manual_seed(1000 + seed)
         students.append(student(variant))
     task = Lessons(students, lessons)
-    going = Run(task, Settings(epochs=epochs or 300, judge_every=50), folder, save_every)
+    about = {"variant": variant, "seeds": list(seeds)}
+    going = Run(task, Settings(epochs=epochs or 300, judge_every=50), folder, save_every, about)
     going.train(progress, resume=resume)
     return [_judged(member, lesson) for member, lesson in zip(task.crew.members(), lessons, strict=True)]
 

@@ -20,6 +20,7 @@ from tnmars.compiler import compile
 from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
+from tnmars.files import make_folder
 from tnmars.graph import Graph
 from tnmars.pruning import prune
 from tnmars.select import Mars, Selector
@@ -116,7 +117,7 @@ def run(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fits one tensor; `epochs` are steps here."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     way, wanted = WAYS[variant], target(seed)
     torch.manual_seed(1000 + seed)
     layer = compile(graph(way.rank), selector=way.selector)
@@ -124,7 +125,7 @@ def run(
         for core in layer.cores.parameters():
             core.normal_(std=way.spread)
     task = Approximation(layer, wanted)
-    going = Run(task, way.settings(seed, epochs or STEPS), folder, save_every)
+    going = Run(task, way.settings(seed, epochs or STEPS), folder, save_every, {"variant": variant})
     history = going.train(progress, resume=resume)
     task.model = prune(layer) if way.selector is not None else layer
     return {"ranks": live_ranks(layer)[""], **task.judge(), "history": history}

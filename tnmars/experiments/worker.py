@@ -15,8 +15,8 @@ import torch
 import tnmars
 from tnmars.errors import TnmarsError
 from tnmars.experiments.catalog import EXPERIMENTS
-from tnmars.experiments.jobs import seeds
-from tnmars.experiments.loop import RunStoppedError
+from tnmars.experiments.jobs import record_name, seeds
+from tnmars.experiments.loop import CHECKPOINT, RunStoppedError
 from tnmars.experiments.progress import Progress
 from tnmars.files import write_text
 
@@ -67,6 +67,7 @@ def main(given: list[str] | None = None) -> int:
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
     start, made, numbers = time.time(), versions(), seeds(asked.seeds)
+    resumed = asked.resume and (asked.out / CHECKPOINT).exists()
     out = sys.stdout if asked.json_progress else sys.stderr
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
     settings = {key: getattr(asked, key) for key in ("data", "epochs", "resume", "save_every")}
@@ -81,6 +82,8 @@ def main(given: list[str] | None = None) -> int:
     finally:
         progress.close()
     told = {
+        "epochs": asked.epochs,
+        "resumed": resumed,
         "seconds": round((time.time() - start) / len(numbers), 1),
         "cpu_seconds": round(time.process_time() / len(numbers), 1),
         "threads": 1,
@@ -88,8 +91,7 @@ def main(given: list[str] | None = None) -> int:
     }
     for seed, result in zip(numbers, results, strict=True):
         record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **told}
-        name = "record.json" if len(numbers) == 1 else f"record-{seed}.json"
-        write_text(asked.out / name, json.dumps(record) + "\n")
+        write_text(asked.out / record_name(seed), json.dumps(record) + "\n")
     return 0
 
 
