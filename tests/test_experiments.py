@@ -466,6 +466,6 @@ def test_files_are_downloaded_and_checked(tmp_path: Path, monkeypatch: pytest.Mo
         idx.mnist(tmp_path)
     assert not (tmp_path / "mnist" / name).exists()
     monkeypatch.setitem(idx.FILES, name, hashlib.sha256(b"not the images").hexdigest())
-    with pytest.raises(tnmars.TnmarsError, match="t10k|train-labels"):  # the next one is not there
+    with pytest.raises(tnmars.TnmarsError, match=r"t10k|train-labels"):  # the next one is not there
         idx.mnist(tmp_path)
     assert (tmp_path / "mnist" / name).read_bytes() == b"not the images"
