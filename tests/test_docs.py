@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +131,25 @@ def test_there_are_blocks_to_run() -> None:
     assert len(blocks("console")) >= 3
     assert SESSIONS
     assert all(sum(bool(block.file) for block in read(page)) for page in SESSIONS)
+
+
+def test_built_pages_load_nothing_from_the_network(tmp_path: Path) -> None:
+    """A page with formulas, built with the settings of the docs."""
+    build = pytest.importorskip("sphinx.cmd.build")
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    source, built = tmp_path / "source", tmp_path / "built"
+    source.mkdir()
+    shutil.copy(ROOT / "docs" / "conf.py", source)
+    formulas = "# Page\n\nWith $\\phi_k$.\n\n$$\n\\Big[\\sum_k \\phi_k\\Big]\n$$\n"
+    (source / "index.md").write_text(formulas, encoding="utf-8")
+    assert build.main(["-W", "-q", str(source), str(built)]) == 0
+    text = (built / "index.html").read_text(encoding="utf-8")
+    assert text.count("<math") == 2
+    assert "phi_k" not in text  # drawn, and not written out beside it
+    loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"([^\"]*)\"", text)
+    assert loaded
+    assert [url for url in loaded if re.match(r"(\w+:)?//", url)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
