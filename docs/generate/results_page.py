@@ -16,8 +16,10 @@ HEAD = """\
 # Results
 
 What the experiments gave here, over all seeds that were run, beside what was wanted and what the paper reports. Every
-figure comes from a record in docs/results, which holds the commit that made it. One thread a run, on a machine with two
-cores that other work was using; so times are of the processor, and left out where only the clock was read.
+figure comes from a record, which holds the commit that made it: [toy](results/toy.json), [tucker](results/tucker.json),
+[mnist-2fc](results/mnist-2fc.json), [fit](results/fit.json), [demo](results/demo.json), [step](results/step.json). One
+thread a run, on a machine with two cores that other work was using; so times are of the processor, and left out where
+only the clock was read.
 """
 
 TOY = """\
@@ -109,7 +111,7 @@ FITTED = {
     "tucker": "Tucker (3,4,5) of 16^3, from 10",
     "ring": "ring (2,3,2,3) of 8^4, from 6",
     "cp": "CP 5 of 16^3, from 12",
-    "block-term": "block-term (2,2,2)+(3,2,2) of 16^3, from (5,5,5)+(5,5,5)",
+    "block-term": "block-term (2,2,2)+(3,2,2) of 16^3, from (6,6,6)+(6,6,6)",
     "tree": "random tree, 8 cores, ranks 2-5, from 10",
     "completion": "CP 5 of 20^3, 30 % seen, from 12",
 }

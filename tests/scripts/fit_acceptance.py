@@ -122,7 +122,7 @@ CASES = {
     ),
     "block-term": Case(
         fixed(families.btd("tensor", free=CUBE, ranks=[(2, 2, 2), (3, 2, 2)])),
-        fixed(families.btd("tensor", free=CUBE, ranks=[(5, 5, 5), (5, 5, 5)])),
+        fixed(families.btd("tensor", free=CUBE, ranks=[(6, 6, 6), (6, 6, 6)])),
         {0.01: 10},
         short,
         "7 of 10",

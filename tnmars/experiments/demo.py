@@ -54,7 +54,7 @@ def planted() -> tuple[Planted, ...]:
         Planted(
             "block-term",
             families.btd("tensor", free=three, ranks=((2, 2, 2), (3, 2, 2))),
-            families.btd("tensor", free=three, ranks=((5, 5, 5), (5, 5, 5)), name="block-term"),
+            families.btd("tensor", free=three, ranks=((6, 6, 6), (6, 6, 6)), name="block-term"),
             False,
         ),
     )
