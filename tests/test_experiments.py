@@ -258,7 +258,7 @@ def test_results_are_collected_shown_and_drawn(tmp_path: Path) -> None:
     assert "| soft, mean compression | at least 120 | 150 | 2 | too few seeds: 3 are wanted |" in text
     assert "| hard, compression | at least 170 | not run |  |  |" in text
     written = {path.name for path in results.save(found, tmp_path / "out")}
-    assert written == {"mnist-2fc.json", "mnist-2fc-gates-soft.svg", "mnist-2fc-gates-pi-1e-3.svg", "mnist-2fc-pi.svg"}
+    assert written == {"mnist-2fc.json", "mnist-2fc-gates-soft.svg", "mnist-2fc-pi.svg"}
     drawing = (tmp_path / "out" / "mnist-2fc-pi.svg").read_text()
     assert drawing.count('class="run"') == 6, "a point for each run in both panels"
     assert ">0.1</text>" in drawing and ">0.001</text>" in drawing

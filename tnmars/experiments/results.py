@@ -81,9 +81,10 @@ def _collapses(found: Found) -> str:
 
 
 def drawn(found: Found) -> dict[str, str]:
-    """Plots by name: the learned gates of a run, and the figures over pi where several were run."""
+    """Plots by name: the learned gates of a variant's first seed, and the figures over pi where several were run."""
     result = {}
-    for record in found["records"]:
+    more = EXPERIMENTS[found["experiment"]].more
+    for record in (record for record in found["records"] if record["variant"] not in more):
         if record["seed"] == found["summary"][record["variant"]]["seeds"][0] and record["result"].get("probabilities"):
             label = f"{found['experiment']} {record['variant']}, seed {record['seed']}: probabilities of the gates"
             result[f"gates-{record['variant']}"] = plots.bars(record["result"]["probabilities"], label)
