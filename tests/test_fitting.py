@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
 import safetensors.torch
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor
 import tnmars
 from tnmars import Graph, cli, families
 from tnmars.errors import ShapeError, TnmarsError
-from tnmars.fitting import read
+from tnmars.fitting import FitWarning, read
 from tnmars.fitting.gram import gram
+from tnmars.fitting.layout import by_modes
 from tnmars.fitting.network import dense, random_network
 from tnmars.fitting.refine import Data, mean_square, refined
 from tnmars.fitting.removal import removals, without_terms
+from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.rows import jacobian_at, values_at
-from tnmars.fitting.search import within
 from tnmars.fitting.target import ORDER
 from tnmars.fitting.trees import has_tree, tree_network
 
@@ -102,6 +104,8 @@ def test_a_network_with_very_many_parameters_is_refitted_without_a_matrix(monkey
     network = random_network(tt(2, 3), draw())
     moved = network.with_cores({name: core + 0.05 for name, core in network.cores.items()})
     assert refined(moved, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
+    turned = moved.with_cores({name: core.mT.contiguous().mT for name, core in moved.cores.items()})
+    assert refined(turned, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
 
 
 def test_a_direction_that_is_left_out_of_a_tree_is_a_singular_vector() -> None:
@@ -140,6 +144,23 @@ def test_starts_have_fewer_parameters_than_data() -> None:
     graph = families.tt("tensor", free=(4, 4, 4), rank=4)
     assert within(graph, 32).bonds["r1"].size == 2
     assert within(graph, 1000) == graph
+    long = families.lowrank("tensor", free=(50, 60), rank=40)
+    assert within(long, 1210).bonds["r"].size == 11 and within(long, 1209).bonds["r"].size == 10
+    assert within(long, 5).bonds["r"].size == 1
+    assert widest(long, 3000).bonds["r"].size == 35  # 35 (110 - 35) = 2625, and 3000 (1 - 1 / log 3000) = 2625.3
+
+
+@pytest.mark.parametrize("name", ["tt", "tucker", "cp", "no bond"])
+def test_dimensions_are_the_rank_of_the_derivative(name: str) -> None:
+    graph = GRAPHS[name]
+    derivative = jacobian_at(graph, random_network(graph, draw()).cores, rows(graph))
+    assert dimension(graph) == int(torch.linalg.matrix_rank(derivative))
+    assert dimension(graph) < parameters(graph) or name == "no bond"
+
+
+def test_bonds_wider_than_they_can_use_have_no_more_dimensions() -> None:
+    assert dimension(families.lowrank("tensor", free=(4, 5), rank=40)) == 20
+    assert dimension(families.tt("tensor", free=(5, 6, 7), rank=90)) == 210
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
@@ -162,12 +183,74 @@ def test_planted_ranks_come_back(planted_graph: Graph, start: Graph) -> None:
     values = planted(planted_graph)
     found = tnmars.fit(start, values)
     assert list(found.ranks.values()) == [bond.size for bond in planted_graph.bonds.values()]
-    assert found.error < 0.011
+    assert found.error < 0.011 and found.doubts == ()
     assert found.entries == values.numel() and found.unseen is None
     error = (found.layer().detach() - values).square().mean().sqrt() / values.square().mean().sqrt()
     assert error.item() == pytest.approx(found.error, rel=1e-6)
     assert found.layer.dtype is torch.float64
     assert found.graph.origin["sizes"] == {name: bond.size for name, bond in start.bonds.items()}
+
+
+@pytest.mark.parametrize(
+    ("planted_graph", "start", "noise", "share"),
+    [
+        (families.lowrank("tensor", free=(12, 20), rank=5), families.lowrank("tensor", free=(12, 20), rank=7), 0.0, 1),
+        (
+            families.lowrank("tensor", free=(12, 20), rank=8),
+            families.lowrank("tensor", free=(12, 20), rank=12),
+            0.01,
+            1,
+        ),
+        (families.cp("tensor", free=(5, 5, 5), rank=5), families.cp("tensor", free=(5, 5, 5), rank=6), 0.01, 1),
+        (
+            families.lowrank("tensor", free=(14, 15), rank=4),
+            families.lowrank("tensor", free=(14, 15), rank=6),
+            0.01,
+            0.9,
+        ),
+    ],
+    ids=["exact", "noisy", "cp", "missing"],
+)
+def test_ranks_with_half_as_many_parameters_as_entries(
+    planted_graph: Graph, start: Graph, noise: float, share: float
+) -> None:
+    values = planted(planted_graph, noise)
+    seen = torch.rand(values.shape, generator=draw(7)) < share
+    assert 2 * parameters(planted_graph) > int(seen.sum())
+    with pytest.warns(FitWarning, match="the ranks are uncertain: the network found has"):
+        found = tnmars.fit(start, values, observed=seen)
+    assert list(found.ranks.values()) == [bond.size for bond in planted_graph.bonds.values()]
+    assert found.error < 0.011 and len(found.doubts) == 1
+    assert found.as_json()["warnings"] == list(found.doubts)
+
+
+def test_ranks_that_are_too_large_for_the_entries_are_told_of() -> None:
+    values = planted(families.lowrank("tensor", free=(16, 16), rank=12))
+    with pytest.warns(FitWarning, match="the ranks are likely too small: the spec has 480 parameters for 256 entries"):
+        found = tnmars.fit(families.lowrank("tensor", free=(16, 16), rank=15), values)
+    assert found.error > 0.05
+
+
+def test_noise_in_a_limited_graph_is_no_reason_to_warn() -> None:
+    found = tnmars.fit(families.lowrank("tensor", free=(16, 16), rank=15), torch.randn(16, 16, generator=draw()))
+    assert found.ranks == {"r": 1} and found.doubts == ()
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200])
+def test_numbers_whose_squares_are_none(scale: float) -> None:
+    values = planted(tt(2, 3), noise=0.01)
+    found = tnmars.fit(tt(5, 7), values * scale)
+    assert list(found.ranks.values()) == [2, 3]
+    assert found.error == pytest.approx(0.0096, abs=0.002)
+    if scale > 1e-300:
+        again = found.layer().detach() / scale
+        assert ((again - values).norm() / values.norm()).item() == pytest.approx(found.error, rel=1e-6)
+
+
+def test_numbers_longer_than_those_of_torch() -> None:
+    values = planted(tt(2, 3)).numpy().astype(np.longdouble)
+    found = tnmars.fit(tt(5, 7), values)
+    assert list(found.ranks.values()) == [2, 3] and found.layer.dtype is torch.float64
 
 
 def test_a_tensor_without_noise_and_in_any_scale() -> None:
@@ -202,6 +285,56 @@ def test_other_kinds_of_layers_are_fitted_by_their_modes() -> None:
     weight = found.layer.dense().detach()
     torch.testing.assert_close(weight, planted(plain, 0.0).T, atol=0.05, rtol=0.0)
     assert values.shape == (4, 4, 5, 6)
+
+
+@pytest.mark.parametrize("path", sorted(oracle.spec("").parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_weights_in_the_layout_of_torch_are_split_into_modes(path: Path) -> None:
+    graph = replace(tnmars.load(path), features=(), options=())
+    whole = torch.randn([mode.size for mode in graph.modes], generator=draw())
+    assert torch.equal(by_modes(graph, oracle.dense(graph, whole)), whole)
+
+
+def test_a_square_weight_is_not_transposed() -> None:
+    weight = planted(families.lowrank("tensor", free=(20, 20), rank=2))
+    graph = families.lowrank("linear", inputs=(20,), outputs=(20,), rank=5)
+    seen = torch.ones(20, 20)
+    seen[3, 1:17] = 0.0  # not symmetric
+    holes = torch.where(seen.bool(), weight, weight + 100.0)
+    for found in (tnmars.fit(graph, weight), tnmars.fit(graph, holes, observed=seen)):
+        assert found.ranks == {"r": 2}
+        torch.testing.assert_close(found.layer.dense().detach(), weight, atol=0.1, rtol=0.0)
+    split = families.tt("linear", inputs=(4, 5), outputs=(5, 4), rank=2)
+    weight = tnmars.compile(split).dense().detach()
+    found = tnmars.fit(replace(split, terms=families.tt("linear", inputs=(4, 5), outputs=(5, 4), rank=4).terms), weight)
+    assert found.ranks == {"r1": 2}
+    torch.testing.assert_close(found.layer.dense().detach(), weight)
+
+
+def test_shapes_of_a_weight_that_are_refused() -> None:
+    graph = families.lowrank("linear", inputs=(20,), outputs=(24,), rank=5)
+    with pytest.raises(ShapeError) as caught:
+        tnmars.fit(graph, torch.randn(20, 25))
+    assert str(caught.value) == (
+        "the target has shape (20, 25), but should have (20, 24) (modes i1=20, o1=24).\n"
+        f"  {ORDER} Or it is a weight in torch's layout, of shape (24, 20)."
+    )
+    with pytest.raises(ShapeError, match=r"the mask 'observed' has shape \(20, 24\), but should have \(24, 20\)"):
+        tnmars.fit(graph, torch.randn(24, 20), observed=torch.ones(20, 24))
+
+
+def test_indices_without_data_are_told_of() -> None:
+    values = planted(families.lowrank("tensor", free=(30, 20), rank=2))
+    values[[2, 3, 5, 7, 11, 13]] = torch.nan
+    values[:, 4] = torch.nan
+    with pytest.warns(FitWarning) as caught:
+        found = tnmars.fit(families.lowrank("tensor", free=(30, 20), rank=4), values)
+    assert [str(warning.message) for warning in caught] == list(found.doubts)
+    end = "so what the layer gives there means nothing."
+    assert found.doubts == (
+        f"mode 'n1': 6 of its 30 indices have no entry that is fitted (2, 3, 5, 7, 11, ...), {end}",
+        f"mode 'n2': 1 of its 20 indices have no entry that is fitted (4), {end}",
+    )
+    assert found.ranks == {"r": 2}
 
 
 def test_missing_entries_are_filled_in() -> None:
@@ -240,7 +373,8 @@ def test_annealed_gates_find_ranks_too() -> None:
         shown=lambda record, done, total: seen.append((done, total)),
     )
     assert list(found.ranks.values()) == [2, 3] and found.error < 0.011
-    assert found.selector["name"] == "annealed" and found.selector["samples"] == 1000
+    assert found.selector["name"] == "annealed" and found.selector["samples"] == 210
+    assert found.graph.origin["selector"] == found.selector
     assert seen[-1] == (600, 600)
 
 
@@ -264,7 +398,7 @@ def test_the_state_of_random_numbers_is_left_alone() -> None:
     torch.manual_seed(0)
     state = torch.get_rng_state()
     tnmars.fit(tt(3, 3), planted(tt(2, 2)), selector=tnmars.Annealed(), steps=3)
-    tnmars.fit(GRAPHS["cp"], planted(GRAPHS["cp"]))
+    tnmars.fit(families.cp("tensor", free=(7, 8, 9), rank=3), planted(families.cp("tensor", free=(7, 8, 9), rank=2)))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -305,6 +439,9 @@ def test_masks_and_graphs_that_are_refused() -> None:
         tnmars.fit(tt(2, 2), values, held_out=torch.ones(5, 6, 7))
     with pytest.raises(TnmarsError, match="the graph has no terms"):
         tnmars.fit(replace(tt(2, 2), terms=()), values)
+    for selector in (tnmars.Annealed(), tnmars.Mars()):
+        with pytest.raises(TnmarsError, match="the graph has no bonds, so there are no gates to train"):
+            tnmars.fit(GRAPHS["no bond"], torch.randn(3, 4), selector=selector)
     padded = families.lowrank("linear", inputs=(4,), outputs=(6,), rank=2, features={"in": 3})
     with pytest.raises(TnmarsError, match="the graph has padding"):
         tnmars.fit(padded, torch.randn(4, 6))
@@ -332,6 +469,8 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     assert torch.equal(read(tmp_path / "two.safetensors", "second"), torch.ones(3))
     np.save(tmp_path / "swapped.npy", np.arange(3, dtype=">f4"))
     assert read(tmp_path / "swapped.npy").tolist() == [0.0, 1.0, 2.0]
+    np.save(tmp_path / "long.npy", np.arange(3, dtype=np.longdouble))
+    assert torch.equal(read(tmp_path / "long.npy"), torch.arange(3.0, dtype=torch.float64))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -348,6 +487,10 @@ def test_the_command_writes_spec_weights_and_summary(folder: Path, capfd: Printe
     assert cli.run(["fit", str(folder / "tt.yaml"), str(folder / "x.npy")]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[:3] == ["bond r1: 5 -> 2", "bond r2: 7 -> 3", "parameters: 284 -> 67 (dense 210)"]
+    assert lines[4:6] == ["error against size:", "  parameters  ranks  relative error"]
+    curve = [line.split() for line in lines[6:-3]]
+    assert ["67", "2-3"] in [row[:2] for row in curve] and 2 <= len(curve) <= 9
+    assert [row[:2] for row in curve if row[-1] == "(kept)"] == [["67", "2-3"]]
     stem = folder / "x-fit"
     assert lines[-3:] == [f"wrote {stem}{ending}" for ending in (".yaml", ".safetensors", ".json")]
     graph = tnmars.load(f"{stem}.yaml")
@@ -380,6 +523,32 @@ def test_the_command_with_trained_gates(folder: Path, capfd: Printed) -> None:
     assert cli.run([*arguments, "annealed"]) == 0
     assert cli.run([*arguments, "annealed", "--alpha", "3"]) == 2
     assert "--alpha is for --selector mars" in capfd.readouterr().err
+    assert cli.run([*arguments, "elimination"]) == 2
+    assert "--steps is for --selector annealed or mars" in capfd.readouterr().err
+
+
+def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
+    values = planted(tt(2, 3))
+    values[1] = torch.nan
+    np.save(folder / "gap.npy", values.numpy())
+    assert cli.run(["fit", str(folder / "tt.yaml"), str(folder / "gap.npy"), "--json"]) == 0
+    printed = capfd.readouterr()
+    assert "warning: mode 'n1': 1 of its 5 indices have no entry that is fitted (1)" in printed.err
+    assert "FitWarning" not in printed.err
+    (told,) = json.loads(printed.out)["warnings"]
+    assert told.startswith("mode 'n1': 1 of its 5")
+    assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [told]
+
+
+@pytest.mark.parametrize("option", ["--observed", "--held-out"])
+def test_the_command_does_not_write_over_a_mask(folder: Path, capfd: Printed, option: str) -> None:
+    mask = folder / "mask.safetensors"
+    safetensors.torch.save_file({"mask": torch.ones(5, 6, 7)}, mask)
+    before = mask.read_bytes()
+    arguments = ["fit", str(folder / "tt.yaml"), str(folder / "x.npy"), option, str(mask)]
+    assert cli.run([*arguments, "-o", str(folder / "mask")]) == 2
+    assert "is what is read" in capfd.readouterr().err
+    assert mask.read_bytes() == before
 
 
 def test_the_command_refuses_before_it_works(folder: Path, capfd: Printed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,12 @@ EVERY = 2.0
 @click.argument("target", type=click.Path())
 @SET
 @click.option("--key", help="Which tensor of a .safetensors file; not needed where there is one alone.")
-@click.option("--observed", type=click.Path(), help="A mask (.npy): 1 where an entry may be fitted, 0 where not.")
-@click.option("--held-out", type=click.Path(), help="A mask (.npy): 1 where an entry is left out of the fit.")
+@click.option(
+    "--observed", type=click.Path(), help="A mask (.npy, .safetensors): 1 where an entry may be fitted, 0 where not."
+)
+@click.option(
+    "--held-out", type=click.Path(), help="A mask (.npy, .safetensors): 1 where an entry is left out of the fit."
+)
 @click.option(
     "--selector",
     type=click.Choice(SELECTORS),
@@ -35,7 +40,11 @@ EVERY = 2.0
 )
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
 @click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits [default: 0].")
-@click.option("--steps", type=click.IntRange(1, 10**7), help="Steps of training gates [default: 4000].")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 10**7),
+    help="For --selector annealed or mars: steps of training gates [default: 4000].",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
     "--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="Threads; more help large tensors."
@@ -45,31 +54,40 @@ EVERY = 2.0
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     """Find ranks for the tensor in TARGET (.npy, .safetensors): start from those of SPEC, and keep what it needs.
 
-    The axes of TARGET are the modes of SPEC, in its order. Entries that are NaN are not known: the rest is fitted, and
-    they are filled in. Writes the pruned spec (.yaml), the layer (.safetensors) and a summary (.json).
+    The axes of TARGET are the modes of SPEC, in its order; or TARGET is a weight in torch's layout, such as [out, in]
+    of a linear layer, and is read as that where it could be both (a square one). Masks have the shape of TARGET.
+    Entries that are NaN are not known: the rest is fitted, and they are filled in. Prints ranks, and error against
+    size. Writes the pruned spec (.yaml), the layer (.safetensors) and a summary (.json).
     """
     import torch
 
+    from tnmars.fitting import FitWarning, read
     from tnmars.fitting import fit as fit_tensor
-    from tnmars.fitting import read
 
+    selector = _selector(asked)
     graph = read_graph(spec, asked["params"], as_json)
     need_terms(spec, graph, as_json, "fit")
-    given = read(target, asked["key"])
-    options: dict[str, Any] = {name: read(asked[name]) for name in ("observed", "held_out") if asked[name]}
-    options |= {"steps": asked["steps"]} if asked["steps"] else {}
+    masks = {name: asked[name] for name in ("observed", "held_out") if asked[name]}
     stem = asked["output"] or str(Path(target).with_suffix("")) + "-fit"
-    _check_stem(stem, spec, target)
+    _check_stem(stem, spec, target, *masks.values())
+    given = read(target, asked["key"])
+    options: dict[str, Any] = {name: read(path) for name, path in masks.items()}
+    options |= {"steps": asked["steps"]} if asked["steps"] else {}
     told = _Lines()
     torch.set_num_threads(asked["threads"])
-    found = fit_tensor(
-        graph, given, **options, selector=_selector(asked), seed=asked["seed"], watch=told.point, shown=told.step
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # they are told below, without a line of code
+        found = fit_tensor(
+            graph, given, **options, selector=selector, seed=asked["seed"], watch=told.point, shown=told.step
+        )
+    for doubt in found.doubts:
+        click.echo(f"warning: {doubt}", err=True)
     paths = found.save(stem)
     if as_json:
         click.echo(json.dumps({"files": [str(path) for path in paths], **found.as_json()}, indent=1))
         return
     click.echo(str(found))
+    click.echo(f"error against size:\n{found.curve_text()}")
     for path in paths:
         click.echo(f"wrote {path}")
 
@@ -81,6 +99,8 @@ def _selector(asked: dict[str, Any]) -> Any:
     if mars and asked["selector"] != "mars":
         raise click.UsageError(f"--{next(iter(mars))} is for --selector mars.")
     if asked["selector"] == "elimination":
+        if asked["steps"]:
+            raise click.UsageError("--steps is for --selector annealed or mars.")
         return None
     return Annealed() if asked["selector"] == "annealed" else Mars(**mars)
 

@@ -2,6 +2,6 @@
 
 from tnmars.fitting.ranks import fit
 from tnmars.fitting.target import read
-from tnmars.fitting.value import Fitted, Point
+from tnmars.fitting.value import Fitted, FitWarning, Point
 
-__all__ = ["Fitted", "Point", "fit", "read"]
+__all__ = ["FitWarning", "Fitted", "Point", "fit", "read"]

@@ -85,15 +85,18 @@ def _candidates(network: Network) -> Iterator[Network]:
     yield from without_terms(network)
 
 
-def regrown(fit: Fit, data: Data, most: dict[str, int], random: torch.Generator) -> Fit:
-    """The network with one slice more, where some bond has one that makes the description shorter."""
+def regrown(fit: Fit, data: Data, most: dict[str, int], room: int, random: torch.Generator) -> Fit:
+    """The network with one slice more, where some bond has one that makes the description shorter.
+
+    No bond gets wider than `most` says, and the network has no more parameters than `room`.
+    """
     graph = fit.network.graph
     best = fit
     for name, bond in graph.bonds.items():
         if bond.size >= most[fit.network.names[name]]:
             continue
         wider = grown(fit.network, {name: bond.size + 1}, random)
-        if 2 * wider.parameters <= data.count:
+        if wider.parameters <= room:
             tried = fitted(wider, data, MORE // 2)
             best = tried if tried.bic < best.bic else best
     return best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from tnmars import spec
 from tnmars.compiler import compile
 from tnmars.errors import GraphError, Problem
+from tnmars.fitting.doubts import rank_doubts
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.network import Network
 from tnmars.fitting.refine import Data
@@ -21,7 +23,7 @@ from tnmars.fitting.search import finished, pruned_only, search
 from tnmars.fitting.stage import Shown, gated
 from tnmars.fitting.stage import trained as train_gates
 from tnmars.fitting.target import Target, as_tensor, target
-from tnmars.fitting.value import Fitted, Point
+from tnmars.fitting.value import Fitted, FitWarning, Point
 from tnmars.follow import cores_after
 from tnmars.graph import Edge, Graph, Json
 from tnmars.kinds import Role
@@ -31,6 +33,9 @@ from tnmars.select import Annealed, Selector
 
 STEPS = 4000
 ELIMINATION: dict[str, Json] = {"name": "elimination"}
+
+WIDE = ("float64", "float96", "float128")
+"""Types of numpy that become a layer of float64."""
 
 Watcher = Callable[[Point], None]
 
@@ -50,15 +55,21 @@ def fit(
 ) -> Fitted:
     """The network of a graph that describes a tensor in the fewest words: ranks are those of the graph, or smaller.
 
-    The tensor has one axis per mode, in the graph's order; entries that are NaN, or that the mask `observed` leaves
-    out, or that `held_out` names, are not fitted. Ranks of the graph are where the search starts, so they should be
-    larger than what is expected, twice as large or more. By default they are found by backward elimination (BIC);
-    with `tnmars.Annealed()` gates are trained first, for `steps` steps, and with any other selector its rule alone
-    decides. `watch` is called with every network on the way, `shown` while gates are trained. Raises `TnmarsError`.
+    The tensor has one axis per mode, in the graph's order; or it is a weight in torch's layout, as `layer.dense()` has
+    it, and is taken for that where it could be both. Entries that are NaN, or that the mask `observed` leaves out, or
+    that `held_out` names, are not fitted; masks have the shape of the tensor. Ranks of the graph are where the search
+    starts, so they should be larger than what is expected, twice as large or more. By default they are found by
+    backward elimination (BIC); with `tnmars.Annealed()` gates are trained first, for `steps` steps, and with any other
+    selector its rule alone decides. `watch` is called with every network on the way, `shown` while gates are trained.
+    Raises `TnmarsError`; warns (`FitWarning`) of ranks that the data hardly settle, and of values that they do not
+    settle at all.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _fitted(graph, given, observed, held_out, selector, seed, steps, dtype, watch, shown)
+        found = _fitted(graph, given, observed, held_out, selector, seed, steps, dtype, watch, shown)
+    for doubt in found.doubts:
+        warnings.warn(doubt, FitWarning, stacklevel=2)
+    return found
 
 
 def _fitted(
@@ -92,22 +103,31 @@ def _fitted(
             layers.append(train_gates(start, data, rule or Annealed(samples=data.count), steps, seed, shown))
         return gated(start, layers[-1])
 
-    data = wanted.data
+    data, near = wanted.data, None
+    if selector is not None and not plain.bonds:
+        text = "the graph has no bonds, so there are no gates to train."
+        raise GraphError(Problem(text, "Leave the selector out: the cores are fitted all the same."))
+    settings = ELIMINATION
     if selector is None:
-        found = search(plain, data, random, trained, told)
+        found, near = search(plain, data, random, trained, told)
     elif isinstance(selector, Annealed):
         rule = replace(selector, samples=data.count)
+        settings = rule.settings()
         found = finished(trained(plain, data, rule), plain, data, random, told)
     else:
+        settings = selector.settings()
         found = pruned_only(trained(plain, data, selector), data)
     told(found)
-    settings = ELIMINATION if selector is None else selector.settings()
+    doubts = wanted.doubts
+    if selector is None or isinstance(selector, Annealed):
+        doubts += tuple(rank_doubts(plain, found, near, data))
     layer = _layer(before, found.network, wanted.scale, settings, dtype or _dtype(given))
     ranks = dict.fromkeys(before.bonds, 0) | found.network.sizes
     unseen = _unseen_error(found.network, wanted)
     seconds = time.perf_counter() - began
     with_gates = layers[-1] if layers and selector is not None else None
-    return Fitted(layer, before, ranks, found.error**0.5, unseen, data.count, trace, settings, seconds, with_gates)
+    error = found.error**0.5
+    return Fitted(layer, before, ranks, error, unseen, data.count, trace, settings, seconds, with_gates, doubts)
 
 
 def _mask(given: object, what: str) -> Tensor | None:
@@ -116,7 +136,7 @@ def _mask(given: object, what: str) -> Tensor | None:
 
 def _dtype(given: object) -> torch.dtype:
     kind = getattr(given, "dtype", None)
-    return torch.float64 if kind == torch.float64 or str(kind) == "float64" else torch.float32
+    return torch.float64 if kind == torch.float64 or str(kind) in WIDE else torch.float32
 
 
 def _point(found: Fit) -> Point:

@@ -149,7 +149,7 @@ def balanced(network: Network) -> dict[str, Tensor]:
 
 def _descended(network: Network, data: Data, steps: int) -> tuple[Network, float]:
     """The same by L-BFGS, which needs no matrix."""
-    leaves = {name: core.clone().requires_grad_() for name, core in balanced(network).items()}
+    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(network).items()}
     search = torch.optim.LBFGS(
         list(leaves.values()),
         max_iter=10 * steps,

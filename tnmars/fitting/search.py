@@ -8,14 +8,15 @@ exists: so there are further starts, with bonds just wide enough to fit, and the
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from dataclasses import dataclass
 
 import torch
 
-from tnmars.fitting.elimination import Fit, Told, eliminated, fitted, regrown, weighed
+from tnmars.fitting.elimination import MORE, Fit, Told, eliminated, fitted, regrown, weighed
 from tnmars.fitting.network import Network, random_network
 from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
 from tnmars.fitting.removal import smaller
+from tnmars.fitting.room import parameters, spare, widest, within
 from tnmars.fitting.trees import has_tree, tree_network
 from tnmars.graph import Graph
 
@@ -31,22 +32,92 @@ AGREE = 3
 """They end where so many starts have ended at the shortest description, by its parameters."""
 
 
-def search(graph: Graph, data: Data, random: torch.Generator, starter: Starter, told: Told | None = None) -> Fit:
-    """The network with the shortest description that is found, its cores fitted."""
-    roomy = within(graph, data.count // 2)
-    if has_tree(graph) and data.index is None:
-        network = tree_network(roomy, data.values)
-        best = eliminated(weighed(network, mean_square(network, data), data), data, told)
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a search begins."""
+
+    graph: Graph
+    """The graph, its bonds limited where there are few entries."""
+    fit: Fit
+    """A network of it that fits the data closely."""
+    room: int
+    """Up to how many parameters it may grow."""
+    near: float | None = None
+    """Which error the data make likely, at most; none where bonds as wide as the user's could be tried."""
+
+
+def search(
+    graph: Graph, data: Data, random: torch.Generator, starter: Starter, told: Told | None = None
+) -> tuple[Fit, float | None]:
+    """The network with the shortest description that is found, its cores fitted, and `near` of the start."""
+    start = _begun(graph, data, random, starter)
+    if _is_direct(graph, data):
+        best = eliminated(start.fit, data, told)
     else:
-        start = random_network(roomy, random) if _parameters(roomy) <= LARGE else starter(roomy, data)
-        best = _best_of_starts(roomy, fitted(start, data, ENOUGH), data, random, told)
-    return _polished(_settled(best, data, graph, random, told), data)
+        best = _best_of_starts(start.graph, start.fit, data, random, told)
+    return _polished(_settled(best, data, graph, start.room, random, told), data), start.near
+
+
+def _begun(graph: Graph, data: Data, random: torch.Generator, starter: Starter) -> Start:
+    """A start that has half as many parameters as there are entries, or more where the data ask for more.
+
+    With about as many parameters as entries everything fits, and no description length means anything. But a network
+    that cannot hold what is in the data loses the rest too. So a network as wide as the entries allow is fitted beside
+    it, and taken where it fits far better; how much of that means nothing is seen from a fit of noise.
+    """
+    half, wide = within(graph, data.count // 2), widest(graph, data.count)
+    copy = torch.Generator().set_state(random.get_state())  # so that what is not taken leaves no trace
+    first = _first(half, data, random, starter)
+    if half == graph:
+        return Start(half, first, data.count // 2)
+    if parameters(wide) <= parameters(half):
+        wide = half
+    tries = 1 if _is_direct(wide, data) else 2
+    wider = min((_first(wide, data, copy, None, MORE) for _ in range(tries)), key=lambda fit: fit.error)
+    noise = _first(wide, _noise(data, copy), copy, None, MORE)
+    near = NEAR * max(wider.error, FLOOR) / max(noise.error, FLOOR)
+    room = max(data.count // 2, parameters(wide))
+    limit = None if wide == graph else near
+    if first.error <= near:
+        return Start(half, first, room, limit)
+    return Start(wide, wider if _is_small(wide, data) else _first(wide, data, random, starter), room, limit)
+
+
+def _noise(data: Data, random: torch.Generator) -> Data:
+    """Normal numbers in place of the data: how closely they are fitted is how much of a fit means nothing."""
+    values = torch.randn(data.values.shape, generator=random, dtype=torch.float64)
+    if data.index is None:
+        return Data(values)
+    return Data(values, data.index, values[data.index.unbind(1)])
+
+
+def _near(fit: Fit, data: Data) -> float:
+    """Up to which error a network fits the data as well as a wider one, of whose error noise is but a share."""
+    return NEAR * max(fit.error, FLOOR) / spare(fit.network.graph, data.count)
+
+
+def _first(graph: Graph, data: Data, random: torch.Generator, starter: Starter | None, steps: int = ENOUGH) -> Fit:
+    """A fit of a network as wide as the graph: direct on a tree, else from random cores, or from trained gates."""
+    if _is_direct(graph, data):
+        network = tree_network(graph, data.values)
+        return weighed(network, mean_square(network, data), data)
+    if starter is None or _is_small(graph, data):
+        return fitted(random_network(graph, random), data, steps)
+    return fitted(starter(graph, data), data, steps)
+
+
+def _is_direct(graph: Graph, data: Data) -> bool:
+    return has_tree(graph) and data.index is None
+
+
+def _is_small(graph: Graph, data: Data) -> bool:
+    """Whether the first network needs no trained gates."""
+    return _is_direct(graph, data) or parameters(graph) <= LARGE or not graph.bonds
 
 
 def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generator, told: Told | None) -> Fit:
     """The shortest description from starts with bonds just wide enough; from the wide one where none is."""
-    freedom = max(data.count - roomy.network.parameters, 1) / data.count
-    near = NEAR * max(roomy.error, FLOOR) / freedom
+    near = _near(roomy, data)
     start = _tight(graph, data, near, random, told)
     if start is None:
         return eliminated(roomy, data, told)
@@ -83,11 +154,11 @@ def _tight(graph: Graph, data: Data, near: float, random: torch.Generator, told:
     return None
 
 
-def _settled(best: Fit, data: Data, graph: Graph, random: torch.Generator, told: Told | None) -> Fit:
-    """Slices are put back where that makes the description shorter, and left out again."""
+def _settled(best: Fit, data: Data, graph: Graph, room: int, random: torch.Generator, told: Told | None) -> Fit:
+    """Slices are put back where that makes the description shorter, up to so many parameters, and left out again."""
     most = {name: bond.size for name, bond in graph.bonds.items()}
     for _ in range(sum(most.values())):
-        after = regrown(best, data, most, random)
+        after = regrown(best, data, most, room, random)
         if after is best:
             break
         after = eliminated(after, data, told)
@@ -102,31 +173,22 @@ def _polished(fit: Fit, data: Data) -> Fit:
     return weighed(network, error, data)
 
 
-def within(graph: Graph, most: int) -> Graph:
-    """The graph with all bonds limited to the same size, the largest with which it has so many parameters or fewer.
-
-    With about as many parameters as entries everything fits, and no description length means anything.
-    """
-    limit = max((bond.size for bond in graph.bonds.values()), default=1)
-    found = graph
-    while limit > 1 and _parameters(found) > most:
-        limit -= 1
-        found = smaller(graph, {name: min(bond.size, limit) for name, bond in graph.bonds.items()})
-    return found
-
-
-def _parameters(graph: Graph) -> int:
-    return sum(map(prod, graph.cores.values()))
-
-
 def finished(network: Network, graph: Graph, data: Data, random: torch.Generator, told: Told | None = None) -> Fit:
-    """What elimination leaves of a network whose gates were trained; but on trees, also of others of its sizes."""
-    start = fitted(network, data)
+    """The shortest description that elimination leaves of a network whose gates were trained.
+
+    Gates may have shut what a shorter description needs, such as a whole term: so there are the starts of `search` too,
+    where the graph is small enough for them, and else random ones of the sizes that the gates left.
+    """
+    start, roomy = fitted(network, data), within(graph, data.count // 2)
     if has_tree(graph):
         best = eliminated(start, data, told)
-    else:
+    elif parameters(roomy) > LARGE:
         best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, told)
-    return _polished(_settled(best, data, graph, random, told), data)
+    else:
+        wide = fitted(random_network(roomy, random), data, ENOUGH)
+        others = _best_of_starts(roomy, wide, data, random, told)
+        best = min(eliminated(start, data, told), others, key=lambda fit: fit.bic)
+    return _polished(_settled(best, data, graph, data.count // 2, random, told), data)
 
 
 def pruned_only(network: Network, data: Data) -> Fit:

@@ -1,8 +1,11 @@
-"""The tensor that is fitted: read from a file, checked against the graph, and scaled to a mean square of 1."""
+"""The tensor that is fitted: read from a file, checked against the graph, and scaled to a mean square of 1.
+
+It has one axis per mode of the graph, or is a weight in torch's layout; the masks are laid out as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest
+from tnmars.fitting.layout import by_modes, is_weight
 from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 
 ENDINGS = (".npy", ".safetensors")
+WIDEST = 8
+"""Bytes of the widest number that torch has."""
+NAMED = 5
+"""How many indices are named that have no data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +37,8 @@ class Target:
     """Rows of indices of entries that are there, but were not to be fitted."""
     unseen: Tensor | None = None
     """These entries, scaled too."""
+    doubts: tuple[str, ...] = ()
+    """What should be said about the data."""
 
 
 def read(path: str | Path, key: str | None = None) -> Tensor:
@@ -70,7 +80,10 @@ def _safetensor(source: Path, key: str | None) -> Tensor:
 def _numbers(found: Any, source: str) -> Tensor:
     if found.dtype.kind not in "biuf":
         raise TnmarsError(f"{source}: has entries of type {found.dtype}, which are no real numbers.")
-    return torch.from_numpy(np.ascontiguousarray(found.astype(found.dtype.newbyteorder("="))).reshape(found.shape))
+    kind = np.dtype("float64") if found.dtype.kind == "f" and found.dtype.itemsize > WIDEST else found.dtype
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
+        plain = np.ascontiguousarray(found.astype(kind.newbyteorder("=")))
+    return torch.from_numpy(plain.reshape(found.shape))
 
 
 def _real(found: Tensor, source: str) -> Tensor:
@@ -95,28 +108,58 @@ def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out
 
     `observed` says which entries may be used, `held_out` which may not; what is known, but may not be used, is unseen.
     """
-    _check_shape(graph, given, "the target")
-    values = given.double()
+    _check_shape(graph, given)
+    values = by_modes(graph, given.double())
     known = ~values.isnan()
     seen = known.clone()
     for mask, what, wanted in ((observed, "observed", True), (held_out, "held_out", False)):
         if mask is not None:
-            _check_shape(graph, mask, f"the mask '{what}'")
-            seen &= _flags(mask, what) == wanted
+            _check_mask(mask, given, what)
+            seen &= by_modes(graph, _flags(mask, what)) == wanted
     _check_values(values, known, seen)
-    scale = float(values[seen].square().mean().sqrt())
-    values = values / scale
+    values, scale = _scaled(values, values[seen])
     unseen = known & ~seen
     hidden = {"unseen_index": unseen.nonzero(), "unseen": values[unseen]} if bool(unseen.any()) else {}
     if bool(seen.all()):
         return Target(Data(values), scale)
-    return Target(Data(values, seen.nonzero(), values[seen]), scale, **hidden)
+    return Target(Data(values, seen.nonzero(), values[seen]), scale, **hidden, doubts=tuple(_gaps(graph, seen)))
 
 
-def _check_shape(graph: Graph, given: Tensor, what: str) -> None:
+def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
+    """The values divided so that the mean square of those seen is 1, and by how much.
+
+    First by the largest: the squares of very small or very large numbers are no numbers.
+    """
+    largest = float(seen.abs().max())
+    values, rest = values / largest, float((seen / largest).square().mean().sqrt())
+    return values / rest, largest * rest
+
+
+def _gaps(graph: Graph, seen: Tensor) -> Iterator[str]:
+    """For each mode that has indices without any entry to be fitted, a sentence that says how many and which."""
+    for axis, mode in enumerate(graph.modes):
+        empty = (~seen.movedim(axis, 0).flatten(1).any(1)).nonzero().flatten().tolist()
+        if empty:
+            first = ", ".join(map(str, empty[:NAMED])) + (", ..." if len(empty) > NAMED else "")
+            yield (
+                f"mode '{mode.name}': {len(empty):,} of its {mode.size:,} indices have no entry that is fitted "
+                f"({first}), so what the layer gives there means nothing."
+            )
+
+
+def _check_shape(graph: Graph, given: Tensor) -> None:
     sizes = {mode.name: mode.size for mode in graph.modes}
-    if tuple(given.shape) != tuple(sizes.values()):
-        raise ShapeError(Problem(f"{what} has shape {tuple(given.shape)}, but should have {_shown(sizes)}.", ORDER))
+    shape = tuple(given.shape)
+    if shape == tuple(sizes.values()) or is_weight(graph, shape):
+        return
+    other = f" Or it is a weight in torch's layout, of shape {graph.dense_shape}." if graph.rules.layout else ""
+    raise ShapeError(Problem(f"the target has shape {shape}, but should have {_shown(sizes)}.", ORDER + other))
+
+
+def _check_mask(mask: Tensor, given: Tensor, what: str) -> None:
+    if mask.shape != given.shape:
+        text = f"the mask '{what}' has shape {tuple(mask.shape)}, but should have {tuple(given.shape)}."
+        raise ShapeError(Problem(text, "A mask has the shape of the target."))
 
 
 ORDER = "It has one axis per mode of the spec, in the spec's order."

@@ -15,6 +15,13 @@ from tnmars.module import TNModule
 from tnmars.spec import save_spec
 from tnmars.store import save
 
+LINES = 8
+"""How many points of a curve are printed."""
+
+
+class FitWarning(UserWarning):
+    """Something about the data, or about what was found, that makes ranks or values doubtful."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -49,6 +56,8 @@ class Fitted:
     seconds: float
     gated: TNModule | None = None
     """The layer with its trained gates, of data scaled to unit variance, where a selector was given."""
+    doubts: Sequence[str] = ()
+    """What makes ranks or values doubtful, in sentences; `fit` warns of each."""
 
     @property
     def graph(self) -> Graph:
@@ -67,6 +76,21 @@ class Fitted:
                 found.append(point)
         return found
 
+    def curve_text(self) -> str:
+        """The curve as a few lines: its ends, the network that was kept, and points between, evenly."""
+        curve = self.curve()
+        kept = next((at for at, point in enumerate(curve) if point is self.trace[-1]), None)
+        last = len(curve) - 1
+        shown = {round(at * last / (LINES - 2)) for at in range(LINES - 1)} if last >= LINES else set(range(last + 1))
+        shown |= {kept} if kept is not None else set()
+        rows = [("parameters", "ranks", "relative error")]
+        for at in sorted(shown):
+            mark = "  (kept)" if at == kept else ""
+            ranks = "-".join(map(str, curve[at].ranks.values()))
+            rows.append((f"{curve[at].parameters:,}", ranks, f"{curve[at].error:.3g}{mark}"))
+        wide = max(len(ranks) for _, ranks, _ in rows)
+        return "\n".join(f"{size:>12}  {ranks:<{wide}}  {error}" for size, ranks, error in rows)
+
     def as_json(self) -> dict[str, Any]:
         """Everything but the weights, as plain data."""
         sizes = {name: bond.size for name, bond in self.before.bonds.items()}
@@ -82,6 +106,7 @@ class Fitted:
             "entries": self.entries,
             "selector": dict(self.selector),
             "seconds": self.seconds,
+            "warnings": list(self.doubts),
             "curve": [point.as_json() for point in self.curve()],
         }
 
