@@ -540,6 +540,17 @@ def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
     assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [told]
 
 
+def test_the_command_shows_progress_unless_it_is_to_be_quiet(
+    folder: Path, capfd: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tnmars.cli.fits.EVERY", 0.0)
+    arguments = ["fit", str(folder / "tt.yaml"), str(folder / "x.npy")]
+    assert cli.run(arguments) == 0
+    assert "67 parameters, ranks 2-3, relative error" in capfd.readouterr().err
+    assert cli.run([*arguments, "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("option", ["--observed", "--held-out"])
 def test_the_command_does_not_write_over_a_mask(folder: Path, capfd: Printed, option: str) -> None:
     mask = folder / "mask.safetensors"

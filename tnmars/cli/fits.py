@@ -49,6 +49,7 @@ EVERY = 2.0
 @click.option(
     "--threads", type=click.IntRange(1, 4096), default=1, show_default=True, help="Threads; more help large tensors."
 )
+@click.option("-q", "--quiet", is_flag=True, help="No lines of progress.")
 @click.option("-o", "--output", help="Stem of the files to write [default: TARGET's, with '-fit'].")
 @JSON
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
@@ -73,7 +74,7 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     given = read(target, asked["key"])
     options: dict[str, Any] = {name: read(path) for name, path in masks.items()}
     options |= {"steps": asked["steps"]} if asked["steps"] else {}
-    told = _Lines()
+    told = _Lines(asked["quiet"])
     torch.set_num_threads(asked["threads"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # they are told below, without a line of code
@@ -116,9 +117,10 @@ def _check_stem(stem: str, *read: str) -> None:
 
 
 class _Lines:
-    """Progress as lines on standard error, not too many of them."""
+    """Progress as lines on standard error, not too many of them, or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
         self._shown = time.monotonic()
 
     def point(self, found: Point) -> None:
@@ -133,6 +135,6 @@ class _Lines:
 
     def _line(self, text: str) -> None:
         now = time.monotonic()
-        if now - self._shown >= EVERY:
+        if now - self._shown >= EVERY and not self._is_quiet:
             self._shown = now
             click.echo(text, err=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import frexp, ldexp
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,12 @@ def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out
 def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
     """The values divided so that the mean square of those seen is 1, and by how much.
 
-    First by the largest: the squares of very small or very large numbers are no numbers.
+    First by a power of 2 about as large as the largest, which rounds nothing: the squares of very small or very large
+    numbers are none.
     """
-    largest = float(seen.abs().max())
-    values, rest = values / largest, float((seen / largest).square().mean().sqrt())
-    return values / rest, largest * rest
+    unit = ldexp(1.0, frexp(float(seen.abs().max()))[1] - 1)
+    values, rest = values / unit, float((seen / unit).square().mean().sqrt())
+    return values / rest, unit * rest
 
 
 def _gaps(graph: Graph, seen: Tensor) -> Iterator[str]:
