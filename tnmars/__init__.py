@@ -30,6 +30,7 @@ _HOME = {
     "MaskSchedule": "schedule",
     "Selector": "select",
     "Annealed": "select",
+    "FitWarning": "fitting",
     "Fitted": "fitting",
     "fit": "fitting",
     "Fixed": "select",
@@ -72,6 +73,7 @@ __all__ = [
     "CostModel",
     "Count",
     "Edge",
+    "FitWarning",
     "Fitted",
     "Fixed",
     "GaussianGates",
@@ -132,7 +134,7 @@ if TYPE_CHECKING:
     from tnmars.dsl import Builder, network
     from tnmars.errors import CheckpointError, GraphError, Problem, ShapeError, SpecError, TnmarsError
     from tnmars.export import export_onnx, write_source
-    from tnmars.fitting import Fitted, fit
+    from tnmars.fitting import Fitted, FitWarning, fit
     from tnmars.frozen import cached, freeze
     from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
     from tnmars.modes import factor, factor_up
