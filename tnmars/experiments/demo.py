@@ -6,6 +6,7 @@ are too large; gates are trained, the graph is cut, and what is left is measured
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,7 +19,7 @@ from torch import Tensor
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.files import make_folder
-from tnmars.fitting import Fitted, fit
+from tnmars.fitting import Fitted, Point, fit
 from tnmars.graph import Graph
 from tnmars.module import TNModule
 from tnmars.reporting import report
@@ -27,6 +28,8 @@ from tnmars.spec import dump
 from tnmars.tuning import race
 
 NOISE = 0.01
+SILENCE = 3.0
+"""Seconds after which the search tells again that it goes on."""
 Say = Callable[[str], None]
 
 
@@ -107,7 +110,16 @@ def recovered(case: Planted, seed: int, say: Say | None = None) -> Result:
             ranks = "-".join(map(str, record["ranks"][""]))
             say(f"  step {done} of {total}: error {record['loss']:.4f}, ranks {ranks}")
 
-    found = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown)
+    tried, last = 0, time.monotonic()
+
+    def watched(point: Point) -> None:
+        nonlocal tried, last
+        tried += 1
+        if say is not None and time.monotonic() - last > SILENCE:
+            last = time.monotonic()
+            say(f"  network {tried}: error {point.error:.4f}, {point.parameters:,} parameters")
+
+    found = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown, watch=watched)
     return Result(case, found, noise, history)
 
 
@@ -120,7 +132,8 @@ def run(out: Path, seed: int = 0, say: Say = print) -> list[Result]:
         say(f"\n# {case.name}: a tensor of ranks {sizes} is planted, with {NOISE:.0%} of noise.")
         say("The graph that is to find them, with ranks too large:\n")
         say("\n".join(f"    {line}" for line in dump(case.start).splitlines()))
-        say("\nGates on every bond are trained; then slices are left out as long as the description gets shorter:")
+        say("\nGates on every bond are trained. Then slices are left out as long as the description gets shorter,")
+        say("from what the gates keep, and from other starts where the graph is no tree:")
         result = recovered(case, seed, say)
         results.append(result)
         say(_told(result))
