@@ -14,6 +14,7 @@ project = "tnmars"
 author = "The tnmars authors"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 2
 html_theme = "furo"
 html_math_renderer = "mathml"
 exclude_patterns = ["results"]
