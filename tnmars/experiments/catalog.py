@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class Experiment:
     """Whether all seeds are trained as one."""
     prepare: Callable[[str | None], object] | None = None
     """Sees to it that the data are there, before any run begins; raises `TnmarsError` if they cannot be had."""
+    ensembled: tuple[str, ...] = ()
+    """Variants whose pruned networks are also judged together, by `mnist.ensemble`."""
+    over_pi: Mapping[float, str] = field(default_factory=dict)
+    """Variants that differ in pi alone, by it."""
     more: tuple[str, ...] = ()
     """Variants that are run only where they are asked for."""
 
@@ -39,6 +43,12 @@ EXPERIMENTS = {
     "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
     "tucker": Experiment(tucker.VARIANTS, _one_by_one(tucker.run), tucker.PAPER),
     "mnist-2fc": Experiment(
-        mnist.VARIANTS, _one_by_one(mnist.run), mnist.PAPER, prepare=idx.mnist, more=mnist.ABLATION
+        mnist.VARIANTS,
+        _one_by_one(mnist.run),
+        mnist.PAPER,
+        prepare=idx.mnist,
+        ensembled=("soft", "hard"),
+        over_pi={float(pi): "soft" if pi == "1e-1" else f"pi-{pi}" for pi in mnist.PIS},
+        more=mnist.ABLATION,
     ),
 }

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.board import Board
+from tnmars.experiments.signals import handled
 from tnmars.files import make_folder
 
 MOST_DIGITS = 6
@@ -101,7 +100,7 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
     running: dict[subprocess.Popen[str], Job] = {}
     failed: list[Job] = []
     board = Board(sys.stderr)
-    with _kill_as_interrupt():
+    with handled((signal.SIGTERM,), _interrupt):
         try:
             while waiting or running:
                 while waiting and len(running) < side_by_side:
@@ -118,22 +117,9 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
     return failed
 
 
-@contextmanager
-def _kill_as_interrupt() -> Iterator[None]:
-    """Within the block, `kill` does what Ctrl-C does: else the runs would go on without anybody who knows of them."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt() -> None:
+    """What `kill` does: the same as Ctrl-C, else the runs would go on without anybody who knows of them."""
+    raise KeyboardInterrupt
 
 
 def _start(job: Job, more: Sequence[str], board: Board) -> subprocess.Popen[str]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import log
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ import torch
 from tnmars.checkpoint import load_checkpoint, save_checkpoint
 from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.progress import Progress
+from tnmars.experiments.signals import handled
 from tnmars.experiments.task import Task
 from tnmars.files import previous, write_text
 from tnmars.select import Selector
@@ -90,7 +89,7 @@ class Run:
         saved = time.monotonic()
         if progress is not None:
             progress.begin(first)
-        with self._signals():
+        with handled((signal.SIGINT, signal.SIGTERM), self._ask_to_stop):
             for epoch in range(first, settings.epochs):
                 self._set_rate(epoch)
                 total = self._epoch(epoch, steps, done, total)
@@ -185,24 +184,9 @@ class Run:
             fix = "Run without --resume to begin anew, or with another --out."
             raise TnmarsError(Problem(f"{path} is of another run: {told}.", fix))
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Within the block, Ctrl-C and `kill` end the run after the step at hand, with a checkpoint."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self._stop = True
-
-        wanted = (signal.SIGINT, signal.SIGTERM)
-        try:
-            before: list[Callable[..., Any] | int | None] = [signal.signal(number, stop) for number in wanted]
-        except ValueError:  # not the main thread
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in zip(wanted, before, strict=True):
-                signal.signal(number, handler)
+    def _ask_to_stop(self) -> None:
+        """What Ctrl-C and `kill` do: the run ends after the step at hand, with a checkpoint."""
+        self._stop = True
 
 
 def _decay_epochs(selector: Selector | None, factor: float) -> float:

@@ -6,7 +6,7 @@ It is what `tnmars reproduce` shows, what is kept in docs/results, and what docs
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def collected(name: str, folder: Path, *, data: str | None = None, epochs: int |
         "summary": summary(found),
         "records": [{**record, "result": _short(record["result"])} for record in found],
     }
-    for variant, (count, accuracy) in (_ensembles(folder, data) if name == "mnist-2fc" else {}).items():
+    for variant, (count, accuracy) in _ensembles(EXPERIMENTS[name].ensembled, folder, data).items():
         value["summary"][variant]["ensemble"] = {"mean": accuracy, "deviation": 0.0, "median": accuracy, "of": count}
     return value
 
@@ -41,10 +41,10 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key != "history"}
 
 
-def _ensembles(folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
+def _ensembles(variants: Sequence[str], folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
     """For each variant, how many pruned networks there are, and the accuracy of all together; none without the data."""
     found = {}
-    for variant in ("soft", "hard"):
+    for variant in variants:
         members = sorted(path.parent for path in folder.glob(f"{variant}-*/small.safetensors"))
         members = [member for member in members if list(member.glob("record-*.json"))]
         if len(members) > 1 and idx.is_there(data):
@@ -100,9 +100,7 @@ def drawn(found: Found) -> dict[str, str]:
 
 def pi_ablation(found: Found) -> dict[float, Mapping[str, Any]]:
     """The summaries of runs that differ in pi alone."""
-    if found["experiment"] != "mnist-2fc":
-        return {}
-    variants = {float(pi): "soft" if pi == "1e-1" else f"pi-{pi}" for pi in mnist.PIS}
+    variants = EXPERIMENTS[found["experiment"]].over_pi
     return {pi: found["summary"][variant] for pi, variant in variants.items() if variant in found["summary"]}
 
 
