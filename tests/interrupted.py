@@ -27,9 +27,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import tnmars
-from tnmars import optimizers
 from tnmars.files import write_text
-from tnmars.plans import plan_to_json
+from tnmars.program.codec import plan_to_json
+from tnmars.store import optimizer as optimizers
 
 STEPS = 12
 CALLS = {"fsync": 2, "link": 1, "replace": 2}

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tnmars
-from tnmars import choice
 from tnmars.graph import Graph, Role
+from tnmars.program import choice
 
 FLOOR = 1.0
 """Errors are relative to the norm of what is wanted, or to this where it is smaller: the values are about 1 in size, so

@@ -14,8 +14,8 @@ from math import prod
 from hypothesis import strategies as st
 
 from tnmars.graph import MAIN, Axis, Core, Edge, Graph, Operand, Role, Term
-from tnmars.kinds import KINDS
-from tnmars.lint import useful_size
+from tnmars.graph.kinds import KINDS
+from tnmars.graph.lint import useful_size
 
 THOROUGH = os.environ.get("TNMARS_THOROUGH") == "1"
 

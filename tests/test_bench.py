@@ -18,7 +18,7 @@ from tnmars.bench.einsums import pairwise
 from tnmars.bench.plain import push, rebuild
 from tnmars.bench.run import Row, Timing, others, run_case
 from tnmars.plan.cost import CostModel
-from tnmars.tuning import example_inputs
+from tnmars.timing.tuning import example_inputs
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 CASES = {case.name: case for case in cases()}

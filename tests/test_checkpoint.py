@@ -20,9 +20,9 @@ from strategies import THOROUGH, cases
 from torch import nn
 
 import tnmars
-from tnmars.container import damage
 from tnmars.errors import CheckpointError, TnmarsError
 from tnmars.files import ABANDONED, clear_abandoned
+from tnmars.store.container import damage
 
 SCRIPT = Path(__file__).parent / "interrupted.py"
 GRAPH = tnmars.families.tt("linear", inputs=(3, 2), outputs=(2, 4), rank=4)

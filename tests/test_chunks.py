@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tnmars.chunks import in_chunks
+from tnmars.layer.chunks import in_chunks
 
 
 def run(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -472,7 +472,7 @@ def test_a_plan_takes_the_side_of_the_image(capfd: Printed) -> None:
 
 
 def test_a_plan_as_json_is_read_back(capfd: Printed) -> None:
-    from tnmars.plans import form_from_json, form_to_json
+    from tnmars.program.codec import form_from_json, form_to_json
 
     assert cli.run(["plan", TT, "--batch", "1,32", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)

@@ -17,7 +17,7 @@ from strategies import cases, graphs
 import tnmars
 from tnmars import Graph, GraphError
 from tnmars.graph import Core, Edge, Role, Term
-from tnmars.kinds import KINDS
+from tnmars.graph.kinds import KINDS
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 every_spec = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from strategies import cases, graphs
 
 from tnmars import Count, count, factor, factor_up, families
-from tnmars.counts import total
 from tnmars.graph import Graph
+from tnmars.graph.counts import total
 
 BARE = {"bias": False}
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from strategies import cases, graphs
 
 from tnmars import families
-from tnmars.difference import difference
-from tnmars.rewrite import drop_ones, prune
+from tnmars.graph.difference import difference
+from tnmars.graph.rewrite import drop_ones, prune
 
 TT = families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)
 

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 import tnmars
-from tnmars import Graph, GraphError, ShapeError, TNModule, bags, faces
-from tnmars.export import export_program
-from tnmars.runnable import Code
+from tnmars import Graph, GraphError, ShapeError, TNModule
+from tnmars.layer import bags
+from tnmars.layer import forward as faces
+from tnmars.layer.code import Code
+from tnmars.ship.export import export_program
 
 EXACT = 1e-10
 TABLE = tnmars.families.tt("embedding", lookup=(4, 5, 3), outputs=(2, 3, 2), rank=3, vocab=50)

@@ -20,8 +20,8 @@ import tnmars
 from tnmars import Graph, GraphError, count, families, network
 from tnmars.families import FAMILIES, settings
 from tnmars.graph import Role, Term
-from tnmars.kinds import KINDS
-from tnmars.topology import cycles, is_tree, parts
+from tnmars.graph.kinds import KINDS
+from tnmars.graph.topology import cycles, is_tree, parts
 
 ROOT = Path(__file__).parent.parent
 

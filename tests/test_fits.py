@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import tnmars
-from tnmars import Graph, TNModule, export, load
+from tnmars import Graph, TNModule, load
 from tnmars.errors import TnmarsError
+from tnmars.ship import export
 
 SPECS = Path(__file__).parent.parent / "specs"
 NAMES = [path.stem for path in sorted(SPECS.glob("*.yaml"))]

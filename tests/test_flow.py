@@ -12,7 +12,7 @@ import networkx as nx
 from hypothesis import given, settings
 from strategies import CutTask, cases, cut_tasks
 
-from tnmars.flow import Cut, min_cut, narrower, network
+from tnmars.graph.cuts import Cut, min_cut, narrower, network
 
 
 def found(task: CutTask) -> Cut:

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from strategies import THOROUGH, cases, graphs
 
 import tnmars
-from tnmars import choice, tuning
-from tnmars.counts import count
-from tnmars.estimate import estimate, refold
-from tnmars.forms import Form, layer_forms, lookup_forms, weight_forms
 from tnmars.graph import Graph, Role
-from tnmars.module import code
+from tnmars.graph.counts import count
+from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
-from tnmars.program import Fetch, Program
-from tnmars.verify import verify
+from tnmars.program import choice
+from tnmars.program.candidates import Form, layer_forms, lookup_forms, weight_forms
+from tnmars.program.estimate import estimate, refold
+from tnmars.program.instructions import Fetch, Program
+from tnmars.program.verify import verify
+from tnmars.timing import tuning
 
 EXACT = 1e-10
 MODEL = CostModel()

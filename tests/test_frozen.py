@@ -15,9 +15,10 @@ from test_module import CONV, LINEAR, SKIPPED, TABLE, TENSOR, every_kind, inputs
 from torch import nn
 
 import tnmars
-from tnmars import Graph, ShapeError, TnmarsError, TNModule, choice
-from tnmars.counts import count
-from tnmars.frozen import FrozenLayer
+from tnmars import Graph, ShapeError, TnmarsError, TNModule
+from tnmars.graph.counts import count
+from tnmars.program import choice
+from tnmars.ship.frozen import FrozenLayer
 
 EXACT = 1e-10
 every_form = pytest.mark.parametrize("form", ["compact", "fast"])

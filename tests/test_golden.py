@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tnmars import Graph, count, draw, dump, load, loads
-from tnmars.choice import choose
 from tnmars.errors import render
-from tnmars.explain import explain, table
-from tnmars.lint import lint
+from tnmars.graph.lint import lint
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
+from tnmars.program.choice import choose
+from tnmars.program.explain import explain, table
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))

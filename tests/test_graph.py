@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from strategies import cases, graphs, keeps
 
 from tnmars import families
-from tnmars.counts import Count, count
 from tnmars.errors import GraphError
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
-from tnmars.kinds import KINDS
-from tnmars.rules import MAX_PARTS, MAX_PROBLEMS, Fields, tap_groups
+from tnmars.graph.counts import Count, count
+from tnmars.graph.kinds import KINDS
+from tnmars.graph.rules import MAX_PARTS, MAX_PROBLEMS, Fields, tap_groups
 
 I, O, R = Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT), Edge("r", 2)  # noqa: E741
 CHAIN = (Term(MAIN, (R,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),)

@@ -14,7 +14,7 @@ from strategies import cases, graphs
 
 import tnmars
 from tnmars import Graph, TnmarsError
-from tnmars.init import deviations, fill_, variance
+from tnmars.layer.init import deviations, fill_, variance
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 

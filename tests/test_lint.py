@@ -12,11 +12,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from strategies import cases, graphs, wide_bonds
 
-from tnmars import lint as linter
 from tnmars.errors import GraphError, Problem
 from tnmars.graph import Core, Edge, Graph, Role, Term
-from tnmars.lint import lint, useful_size
-from tnmars.topology import common, is_tree
+from tnmars.graph import lint as linter
+from tnmars.graph.lint import lint, useful_size
+from tnmars.graph.topology import common, is_tree
 
 # --- useful sizes are ranks ------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ def test_the_bonds_of_equal_terms_count_once_towards_the_200() -> None:
 
 def test_linting_loads_no_networkx_and_no_numpy() -> None:
     code = (
-        "import sys; from tnmars.graph import *; from tnmars.lint import lint;"
+        "import sys; from tnmars.graph import *; from tnmars.graph.lint import lint;"
         "lint(Graph('tensor', (Edge('i', 4, Role.FREE),), (Term('t', (Edge('r', 9),), (Core('A', ('i', 'r')),"
         "Core('B', ('r',)))),))); print(sorted({'networkx', 'numpy', 'torch'} & set(sys.modules)))"
     )

@@ -20,15 +20,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tnmars
-import tnmars.gates
-import tnmars.measure
-import tnmars.rewrite
+import tnmars.graph.rewrite
+import tnmars.program.measure
+import tnmars.select.distributions
 from tnmars import Fixed, GaussianGates, Mars
 from tnmars.graph import Graph
-from tnmars.masking import homes, masked
-from tnmars.program import Program, Scale
+from tnmars.program.gating import homes, masked
+from tnmars.program.instructions import Program, Scale
+from tnmars.program.verify import verify
 from tnmars.select import SELECTORS, from_settings
-from tnmars.verify import verify
 
 SPECS = sorted(path.stem for path in spec("tt_linear").parent.glob("*.yaml"))
 BONDED = [name for name in SPECS if tnmars.load(spec(name)).bonds]
@@ -207,14 +207,14 @@ def by_hand(logits: np.ndarray, uniform: np.ndarray, temperature: float) -> np.n
 def test_samples_are_hard_concrete(temperature: float) -> None:
     random = np.random.default_rng(0)
     logits, uniform = random.normal(0, 2, 1000), random.uniform(0.001, 0.999, 1000)
-    noise = tnmars.gates.logistic_noise(torch.tensor(uniform))
-    found = tnmars.gates.hard_concrete(torch.tensor(logits), noise, torch.tensor(temperature))
+    noise = tnmars.select.distributions.logistic_noise(torch.tensor(uniform))
+    found = tnmars.select.distributions.hard_concrete(torch.tensor(logits), noise, torch.tensor(temperature))
     np.testing.assert_allclose(found.numpy(), by_hand(logits, uniform, temperature), atol=1e-6)
 
 
 def test_noise_of_any_uniform_number_is_finite() -> None:
     for dtype in (torch.float32, torch.float64):
-        assert tnmars.gates.logistic_noise(torch.tensor([0.0, 1.0, 0.5], dtype=dtype)).isfinite().all()
+        assert tnmars.select.distributions.logistic_noise(torch.tensor([0.0, 1.0, 0.5], dtype=dtype)).isfinite().all()
 
 
 def lowrank(selector: tnmars.Selector | None = None, **keywords: object) -> tnmars.TNModule:
@@ -235,7 +235,7 @@ def test_a_training_step_is_the_one_by_hand() -> None:
     torch.manual_seed(0)
     layer = lowrank(Mars(pi=0.02, alpha=0.3, spread=0.5, temperature=(0.5, 0.5)), bias=False)
     uniform = np.array([0.3, 0.6, 0.45, 0.5])
-    layer.masks.redraw_(tnmars.gates.logistic_noise(torch.tensor(uniform)), 0.5, is_warm=False)
+    layer.masks.redraw_(tnmars.select.distributions.logistic_noise(torch.tensor(uniform)), 0.5, is_warm=False)
     x, y = torch.randn(7, 6, dtype=torch.float64), torch.randn(7, 5, dtype=torch.float64)
     first, second = (layer.cores.get(name).detach().numpy().copy() for name in ("A", "B"))
     logits = layer.logits()[0].detach().numpy().copy()
@@ -366,12 +366,12 @@ def test_expected_counts_are_exact_for_hard_gates(graph: Graph, data: st.DataObj
     kept = data.draw(keeps(graph))
     layer = compiled(graph, batch=4, selector=Hard())
     set_gates(layer, {name: mask_of(kept[name], bond.size) for name, bond in graph.bonds.items()})
-    pruned = tnmars.rewrite.prune(graph, kept).graph
+    pruned = tnmars.graph.rewrite.prune(graph, kept).graph
     assert tnmars.expected(layer).item() == tnmars.count(pruned).cores
     full = {name: torch.ones(bond.size) for name, bond in graph.bonds.items()}
     set_gates(layer, full)
     form = layer.plan("infer", 4)
-    measured = tnmars.measure.total(tnmars.measure.measure(form)).macs
+    measured = tnmars.program.measure.total(tnmars.program.measure.measure(form)).macs
     assert tnmars.expected(layer, "macs").item() == measured
 
 
@@ -404,7 +404,7 @@ def test_prices(price: str) -> None:
         "bic": 0.5 * math.log(DATA) * parameters,
     }
     macs = tnmars.expected(layer, "macs").item()
-    full = tnmars.measure.total(tnmars.measure.measure(layer.plan("infer", layer.nominal))).macs
+    full = tnmars.program.measure.total(tnmars.program.measure.measure(layer.plan("infer", layer.nominal))).macs
     wanted["macs"] = charge * macs * 10 / full - 10 * math.log(0.99)
     found = tnmars.penalty(layer)
     assert found.item() == pytest.approx(wanted[price], rel=1e-6)

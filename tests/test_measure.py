@@ -15,16 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
-from tnmars import choice
-from tnmars.estimate import refold
-from tnmars.forms import Form, weight_forms
 from tnmars.graph import Core, Edge, Graph, Role, Term
-from tnmars.kinds import KINDS
-from tnmars.measure import Effort, measure, total
-from tnmars.module import code
+from tnmars.graph.kinds import KINDS
+from tnmars.layer.module import code
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, TOKENS, spatial
 from tnmars.plan.network import data as data_label
+from tnmars.program import choice
+from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.estimate import refold
+from tnmars.program.measure import Effort, measure, total
 
 
 class ElementCounter(TorchDispatchMode):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import cases
 
 from tnmars import TnmarsError, factor, factor_up
-from tnmars.modes import CRITERIA, ORDERS
+from tnmars.graph.factor import CRITERIA, ORDERS
 
 # --- shapes of the paper ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tnmars
 from tnmars import Mars
 from tnmars.graph import Graph
-from tnmars.opening import open_slices
+from tnmars.layer.open_slices import open_slices
 
 
 @given(graphs(bonded=True, terms=3), st.integers(0, 2**20), st.data())

@@ -23,16 +23,17 @@ from strategies import cases, graphs
 from test_forms import MODEL, OPTIMIZERS, WEIGHINGS, run
 
 import tnmars
-from tnmars import CostModel, Graph, TnmarsError, choice
-from tnmars.forms import Form, weight_forms
-from tnmars.measure import measure, total
+from tnmars import CostModel, Graph, TnmarsError
 from tnmars.plan.cost import machine_model
 from tnmars.plan.layout import Layout, Tree, Weighing, leaves_of
 from tnmars.plan.network import BATCH, groups, layer_network, weight_network
 from tnmars.plan.search import Search
 from tnmars.plan.trees import by_path, candidates
-from tnmars.program import Matmul
-from tnmars.verify import verify
+from tnmars.program import choice
+from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.instructions import Matmul
+from tnmars.program.measure import measure, total
+from tnmars.program.verify import verify
 
 EXACT = 1e-10
 
@@ -201,8 +202,8 @@ def test_a_weight_beyond_all_memory_is_planned() -> None:
 PRINT = """
 import hashlib, json, sys
 import tnmars
-from tnmars import choice
-from tnmars.emit import emit
+from tnmars.program import choice
+from tnmars.program.emit import emit
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 for graph in map(tnmars.loads, json.load(sys.stdin)):

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from strategies import cases, graphs
 
 import tnmars
-from tnmars import Graph, TnmarsError, choice
-from tnmars.audit import audit
-from tnmars.emit import emit
-from tnmars.estimate import refold
-from tnmars.forms import Form, weight_forms
+from tnmars import Graph, TnmarsError
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
-from tnmars.plans import form_from_json, form_to_json, plan_from_json, plan_to_json
+from tnmars.program import choice
+from tnmars.program.audit import audit
+from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.codec import form_from_json, form_to_json, plan_from_json, plan_to_json
+from tnmars.program.emit import emit
+from tnmars.program.estimate import refold
 
 MODEL = CostModel()
 WEIGHINGS = [Weighing(MODEL, grad, folded) for grad in (False, True) for folded in (False, True)]
@@ -318,7 +319,7 @@ def _at(data: Any, path: tuple[object, ...]) -> object:
 
 
 def _run(form: Form, problem: oracle.Problem) -> Any:
-    from tnmars.runnable import code
+    from tnmars.layer.code import code
 
     made = code(form)
     parts = made.fold(*(problem.cores[name] for name in made.cores))

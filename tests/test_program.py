@@ -17,15 +17,15 @@ from strategies import cases, graphs
 from test_forms import EXACT, MODEL, WEIGHINGS, forms_of, run, unpadded
 
 import tnmars
-from tnmars import choice
-from tnmars.emit import core_names, emit
-from tnmars.forms import Form, weight_forms
 from tnmars.graph import Core, Edge, Graph, Role, Term
-from tnmars.masking import masked
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network, weight_network
 from tnmars.plan.steps import Groups, Load, Product
-from tnmars.program import (
+from tnmars.program import choice
+from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.emit import core_names, emit
+from tnmars.program.gating import masked
+from tnmars.program.instructions import (
     Arrange,
     Conv,
     Instruction,
@@ -39,7 +39,7 @@ from tnmars.program import (
     Weight,
     lower,
 )
-from tnmars.verify import verify
+from tnmars.program.verify import verify
 
 
 @st.composite

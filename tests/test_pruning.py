@@ -17,9 +17,9 @@ from torch import nn
 
 import tnmars
 from tnmars import Mars
-from tnmars.follow import cores_after
 from tnmars.graph import Graph
-from tnmars.rewrite import drop_ones, merge, mergeable, prune
+from tnmars.graph.rewrite import drop_ones, merge, mergeable, prune
+from tnmars.pruning.follow import cores_after
 
 Keep = dict[str, tuple[int, ...]]
 

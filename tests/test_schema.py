@@ -24,7 +24,7 @@ from strategies import THOROUGH, cases, graphs
 
 from tnmars.families import FAMILIES
 from tnmars.graph import Graph
-from tnmars.kinds import KINDS
+from tnmars.graph.kinds import KINDS
 from tnmars.spec import document, dump, schema, schema_text
 from tnmars.spec.grammar import Reading, constant
 from tnmars.spec.nodes import Items, Node, Scalar, Table, TextError, parse

@@ -16,10 +16,10 @@ from strategies import cases, graphs
 from tnmars.dsl import Builder, network
 from tnmars.errors import SpecError
 from tnmars.families import FAMILIES
-from tnmars.frame import KEYWORD
 from tnmars.graph import MAIN, Graph, Role
-from tnmars.parts import axis_text
+from tnmars.graph.parts import axis_text
 from tnmars.spec import document, dump, load, loads, read, save_spec
+from tnmars.weight import KEYWORD
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 

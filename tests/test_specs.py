@@ -12,8 +12,8 @@ from tnmars import Graph, dump, load, loads
 from tnmars.cli import run
 from tnmars.families import FAMILIES
 from tnmars.graph import Role
-from tnmars.kinds import KINDS, MODE_ROLES
-from tnmars.lint import lint
+from tnmars.graph.kinds import KINDS, MODE_ROLES
+from tnmars.graph.lint import lint
 
 DIRECTORY = Path(__file__).parent.parent / "specs"
 SPECS = sorted(DIRECTORY.glob("*.yaml"))

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import tnmars
-from tnmars import container
-from tnmars.container import Container
 from tnmars.errors import CheckpointError, TnmarsError
+from tnmars.store import container
+from tnmars.store.container import Container
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 SMALL = """

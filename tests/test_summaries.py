@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tnmars
-from tnmars.measure import measure
+from tnmars.program.measure import measure
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 TT = tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)

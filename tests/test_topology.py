@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from strategies import cases, graphs
 
 from tnmars.errors import GraphError
-from tnmars.flow import Cut
 from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
-from tnmars.topology import cut, cycles, is_tree, isomorphic, narrow_cuts, parts, view
+from tnmars.graph.cuts import Cut
+from tnmars.graph.topology import cut, cycles, is_tree, isomorphic, narrow_cuts, parts, view
 
 
 def term(cores: str, name: str = "main", **bonds: int) -> Term:

@@ -7,9 +7,10 @@ import torch
 from torch.autograd import forward_ad
 
 import tnmars
-from tnmars import choice, families
-from tnmars.estimate import patches
+from tnmars import families
 from tnmars.graph import Graph
+from tnmars.program import choice
+from tnmars.program.estimate import patches
 
 
 def square(cores: int = 3) -> Graph:

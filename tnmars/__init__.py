@@ -10,149 +10,98 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "export_onnx": "export",
-    "write_source": "export",
-    "ShutSlices": "dropping",
-    "CheckpointError": "errors",
-    "summary": "summaries",
-    "report": "reporting",
-    "load_checkpoint": "checkpoint",
-    "save_checkpoint": "checkpoint",
-    "load_into": "store",
-    "save": "store",
-    "keep": "pruning",
-    "prune_": "pruning",
-    "prune": "pruning",
-    "param_groups": "objective",
-    "expected": "objective",
-    "penalty": "objective",
-    "MaskSchedule": "schedule",
-    "Selector": "select",
-    "Annealed": "select",
-    "FitWarning": "fitting",
-    "Fitted": "fitting",
-    "fit": "fitting",
-    "Fixed": "select",
-    "GaussianGates": "select",
-    "Mars": "select",
-    "freeze": "frozen",
-    "compile": "compiler",
-    "cached": "frozen",
-    "TNModule": "module",
-    "ShapeError": "errors",
-    "CostModel": "plan.cost",
-    "Builder": "dsl",
-    "Core": "graph",
-    "Count": "counts",
-    "Edge": "graph",
-    "Graph": "graph",
-    "GraphError": "errors",
-    "Operand": "graph",
-    "Problem": "errors",
-    "Role": "graph",
-    "SpecError": "errors",
-    "Term": "graph",
-    "TnmarsError": "errors",
-    "count": "counts",
-    "dump": "spec",
-    "factor": "modes",
-    "factor_up": "modes",
-    "load": "spec",
-    "loads": "spec",
-    "network": "dsl",
-    "save_spec": "spec",
+_PUBLIC = {
+    "compiler": "compile",
+    "dsl": "Builder network",
+    "errors": "CheckpointError GraphError Problem ShapeError SpecError TnmarsError",
+    "fitting": "FitWarning Fitted fit",
+    "graph": "Core Edge Graph Operand Role Term",
+    "graph.counts": "Count count",
+    "graph.factor": "factor factor_up",
+    "layer.module": "TNModule",
+    "plan.cost": "CostModel",
+    "pruning.prune_model": "keep prune prune_",
+    "pruning.shut_slices": "ShutSlices",
+    "reporting": "report",
+    "reporting.summary": "summary",
+    "select": "Annealed Fixed GaussianGates Mars Selector",
+    "ship.export": "export_onnx write_source",
+    "ship.frozen": "cached freeze",
+    "spec": "dump load loads save_spec",
+    "store.checkpoint": "load_checkpoint save_checkpoint",
+    "store.model": "load_into save",
+    "training.objective": "expected param_groups penalty",
+    "training.schedule": "MaskSchedule",
 }
-_MODULES = ("draw", "families", "lint", "spec", "topology")
+"""The public names of each module."""
+_MODULES = {"draw": "draw", "families": "families", "lint": "graph.lint", "spec": "spec", "topology": "graph.topology"}
+"""The modules that are public names themselves."""
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "Annealed",
-    "Builder",
-    "CheckpointError",
-    "Core",
-    "CostModel",
-    "Count",
-    "Edge",
-    "FitWarning",
-    "Fitted",
-    "Fixed",
-    "GaussianGates",
-    "Graph",
-    "GraphError",
-    "Mars",
-    "MaskSchedule",
-    "Operand",
-    "Problem",
-    "Role",
-    "Selector",
-    "ShapeError",
-    "ShutSlices",
-    "SpecError",
-    "TNModule",
-    "Term",
-    "TnmarsError",
-    "__version__",
-    "cached",
-    "compile",
-    "count",
-    "draw",
-    "dump",
-    "expected",
-    "export_onnx",
-    "factor",
-    "factor_up",
-    "families",
-    "fit",
-    "freeze",
-    "keep",
-    "lint",
-    "load",
-    "load_checkpoint",
-    "load_into",
-    "loads",
-    "network",
-    "param_groups",
-    "penalty",
-    "prune",
-    "prune_",
-    "report",
-    "save",
-    "save_checkpoint",
-    "save_spec",
-    "spec",
-    "summary",
-    "topology",
-    "write_source",
-]
+__all__ = ["__version__", *_HOME, *_MODULES]
 
-if TYPE_CHECKING:
-    from tnmars import draw, families, lint, spec, topology
-    from tnmars.checkpoint import load_checkpoint, save_checkpoint
-    from tnmars.compiler import compile
-    from tnmars.counts import Count, count
-    from tnmars.dropping import ShutSlices
-    from tnmars.dsl import Builder, network
-    from tnmars.errors import CheckpointError, GraphError, Problem, ShapeError, SpecError, TnmarsError
-    from tnmars.export import export_onnx, write_source
-    from tnmars.fitting import Fitted, FitWarning, fit
-    from tnmars.frozen import cached, freeze
-    from tnmars.graph import Core, Edge, Graph, Operand, Role, Term
-    from tnmars.modes import factor, factor_up
-    from tnmars.module import TNModule
-    from tnmars.objective import expected, param_groups, penalty
-    from tnmars.plan.cost import CostModel
-    from tnmars.pruning import keep, prune, prune_
-    from tnmars.reporting import report
-    from tnmars.schedule import MaskSchedule
-    from tnmars.select import Annealed, Fixed, GaussianGates, Mars, Selector
-    from tnmars.spec import dump, load, loads, save_spec
-    from tnmars.store import load_into, save
-    from tnmars.summaries import summary
+if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the two
+    from tnmars import draw as draw
+    from tnmars import families as families
+    from tnmars import spec as spec
+    from tnmars.compiler import compile as compile
+    from tnmars.dsl import Builder as Builder
+    from tnmars.dsl import network as network
+    from tnmars.errors import CheckpointError as CheckpointError
+    from tnmars.errors import GraphError as GraphError
+    from tnmars.errors import Problem as Problem
+    from tnmars.errors import ShapeError as ShapeError
+    from tnmars.errors import SpecError as SpecError
+    from tnmars.errors import TnmarsError as TnmarsError
+    from tnmars.fitting import Fitted as Fitted
+    from tnmars.fitting import FitWarning as FitWarning
+    from tnmars.fitting import fit as fit
+    from tnmars.graph import Core as Core
+    from tnmars.graph import Edge as Edge
+    from tnmars.graph import Graph as Graph
+    from tnmars.graph import Operand as Operand
+    from tnmars.graph import Role as Role
+    from tnmars.graph import Term as Term
+    from tnmars.graph import lint as lint
+    from tnmars.graph import topology as topology
+    from tnmars.graph.counts import Count as Count
+    from tnmars.graph.counts import count as count
+    from tnmars.graph.factor import factor as factor
+    from tnmars.graph.factor import factor_up as factor_up
+    from tnmars.layer.module import TNModule as TNModule
+    from tnmars.plan.cost import CostModel as CostModel
+    from tnmars.pruning.prune_model import keep as keep
+    from tnmars.pruning.prune_model import prune as prune
+    from tnmars.pruning.prune_model import prune_ as prune_
+    from tnmars.pruning.shut_slices import ShutSlices as ShutSlices
+    from tnmars.reporting import report as report
+    from tnmars.reporting.summary import summary as summary
+    from tnmars.select import Annealed as Annealed
+    from tnmars.select import Fixed as Fixed
+    from tnmars.select import GaussianGates as GaussianGates
+    from tnmars.select import Mars as Mars
+    from tnmars.select import Selector as Selector
+    from tnmars.ship.export import export_onnx as export_onnx
+    from tnmars.ship.export import write_source as write_source
+    from tnmars.ship.frozen import cached as cached
+    from tnmars.ship.frozen import freeze as freeze
+    from tnmars.spec import dump as dump
+    from tnmars.spec import load as load
+    from tnmars.spec import loads as loads
+    from tnmars.spec import save_spec as save_spec
+    from tnmars.store.checkpoint import load_checkpoint as load_checkpoint
+    from tnmars.store.checkpoint import save_checkpoint as save_checkpoint
+    from tnmars.store.model import load_into as load_into
+    from tnmars.store.model import save as save
+    from tnmars.training.objective import expected as expected
+    from tnmars.training.objective import param_groups as param_groups
+    from tnmars.training.objective import penalty as penalty
+    from tnmars.training.schedule import MaskSchedule as MaskSchedule
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"tnmars.{name}")
+        return import_module(f"tnmars.{_MODULES[name]}")
     if name in _HOME:
         return getattr(import_module(f"tnmars.{_HOME[name]}"), name)
     raise AttributeError(f"module 'tnmars' has no attribute '{name}'")

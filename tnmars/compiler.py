@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
-from tnmars.choice import Planner
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
-from tnmars.module import TNModule
+from tnmars.layer.module import TNModule
 from tnmars.plan.cost import CostModel, machine_model
+from tnmars.program.choice import Planner
 from tnmars.select.base import Selector
-from tnmars.tuning import fastest
+from tnmars.timing.tuning import fastest
 
 
 def compile(

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem, listing, nearest
-from tnmars.frame import KEYWORD, Weight, build, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
-from tnmars.parts import WORD
+from tnmars.graph.parts import WORD
+from tnmars.weight import KEYWORD, Weight, build, frame
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,10 +16,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tnmars.errors import GraphError, Problem, listing, nearest, plural
-from tnmars.frame import Weight, build, frame
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
-from tnmars.parts import is_list, whole
-from tnmars.rules import MAX_PARTS, Fields, problems
+from tnmars.graph.parts import is_list, whole
+from tnmars.graph.rules import MAX_PARTS, Fields, problems
+from tnmars.weight import Weight, build, frame
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

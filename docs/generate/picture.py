@@ -11,24 +11,26 @@ from html import escape
 from pathlib import Path
 from textwrap import wrap
 
-from rooms import ROOMS, Room, arrows
+from rooms import Room, arrows, rooms
 
 PLACES = {
     "ground": (0, 0),
-    "write": (0, 1),
+    "declare": (0, 1),
     "graph": (1, 1),
     "draw": (3, 1),
     "plan": (1, 2),
     "program": (1, 3),
     "layer": (1, 4),
     "select": (2, 4),
-    "compile": (0, 5),
-    "train": (1, 5),
-    "prune": (2, 5),
+    "timing": (0, 5),
+    "training": (1, 5),
+    "pruning": (2, 5),
+    "compiler": (0, 6),
     "store": (1, 6),
+    "ship": (2, 6),
+    "fitting": (1, 7),
+    "reporting": (3, 7),
     "bench": (0, 8),
-    "fit": (1, 7),
-    "report": (3, 7),
     "experiments": (2, 8),
     "cli": (0, 9),
 }
@@ -39,13 +41,13 @@ TORCH_ROW = 4
 """The first row that may import torch."""
 
 WALK = (
-    ("write", "graph", "Graph"),
+    ("declare", "graph", "Graph"),
     ("graph", "plan", "Graph"),
     ("plan", "program", "Step"),
     ("program", "layer", "Form, source"),
-    ("layer", "train", "TNModule"),
-    ("train", "prune", "gates"),
-    ("prune", "graph", "Keep: a smaller Graph"),
+    ("layer", "training", "TNModule"),
+    ("training", "pruning", "gates"),
+    ("pruning", "graph", "Keep: a smaller Graph"),
 )
 """The way that data walk: from a room to the next, with what is handed on."""
 
@@ -101,7 +103,7 @@ def text() -> str:
     thin = [_line(*pair, "thin") for pair in _downward() if frozenset(pair) not in walked]
     thick = [_line(start, end, "walk") for start, end, _ in WALK]
     parts = [_style(), _heads(), f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="10"/>', *_legend()]
-    parts += [*_torch_line(), *thin, *thick, *map(_drawn, ROOMS), *(_label(*step) for step in WALK)]
+    parts += [*_torch_line(), *thin, *thick, *map(_drawn, rooms()), *(_label(*step) for step in WALK)]
     title = "The rooms of tnmars and the way that data walk through them"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="rooms" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'

@@ -1,7 +1,7 @@
-"""The rooms of the house: the modules of the package in a few groups, and what the groups import from each other.
+"""The rooms of the house: the folders of the package, and what they import from each other.
 
-Which modules share a room is said here; what rooms import from each other is read from the files. Every module is in
-one room, and no two rooms import from each other, or the functions below raise.
+A folder is a room, and its title is the first words of its docstring. The few modules at the top are grouped here. No
+two rooms import from each other, or the functions below raise.
 """
 
 from __future__ import annotations
@@ -16,39 +16,48 @@ import tnmars
 
 PACKAGE = Path(tnmars.__file__).parent
 
+TOP = {
+    "errors": "ground",
+    "files": "ground",
+    "weight": "declare",
+    "families": "declare",
+    "dsl": "declare",
+    "spec": "declare",
+}
+"""The room of a module at the top, or of a folder that shares its room with modules; others are rooms of their own."""
+TITLES = {"ground": "Errors and files", "declare": "Declaring a graph", "compiler": "Compiling"}
+
 
 @dataclass(frozen=True)
 class Room:
-    """A group of modules; a name that ends in `/` is a package with all that is in it."""
+    """A group of modules; a name that ends in `/` is a folder with all that is in it."""
 
     name: str
     title: str
     modules: tuple[str, ...]
 
 
-def _room(name: str, title: str, modules: str) -> Room:
-    return Room(name, title, tuple(modules.split()))
+@cache
+def rooms() -> tuple[Room, ...]:
+    """The rooms, each with its folder and its modules at the top."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists():
+            found.setdefault(room_of(path.name), []).append(f"{path.name}/")
+        elif path.suffix == ".py" and not path.stem.startswith("__"):
+            found.setdefault(room_of(path.stem), []).append(path.stem)
+    return tuple(Room(name, TITLES.get(name) or _title(name), tuple(names)) for name, names in found.items())
 
 
-ROOMS = (
-    _room("ground", "Words and rules", "errors kinds parts options rules files flow"),
-    _room("graph", "The graph", "graph rewrite counts topology lint difference"),
-    _room("write", "Writing a graph", "spec/ dsl families frame modes"),
-    _room("draw", "Drawings", "draw/"),
-    _room("plan", "Plans", "plan/"),
-    _room("program", "Programs", "program verify masking emit forms choice estimate audit measure plans explain"),
-    _room("select", "Gates and selectors", "gates select/ masks"),
-    _room("layer", "The layer", "module runnable faces bags opening scaling chunks init price sharded"),
-    _room("compile", "Compiling", "compiler tuning calibrate"),
-    _room("train", "Training", "objective schedule"),
-    _room("prune", "Pruning", "pruning follow dropping"),
-    _room("store", "Files and export", "store checkpoint container record optimizers jsonable cutting frozen export"),
-    _room("fit", "Fitting a tensor", "fitting/"),
-    _room("report", "Reports", "reporting/ summaries"),
-    _room("bench", "Benchmark", "bench/"),
-    _room("experiments", "Experiments", "experiments/"),
-    _room("cli", "Command line", "cli/ __main__"),
-)
+def _title(folder: str) -> str:
+    text = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return text.partition(":")[0].partition(".")[0]
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in."""
+    top = module.partition(".")[0]
+    return "cli" if top == "__main__" else TOP.get(top, top)
 
 
 def modules() -> dict[str, Path]:
@@ -59,15 +68,6 @@ def modules() -> dict[str, Path]:
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     del found[""]
     return found
-
-
-def room_of(module: str) -> str:
-    """The room that a module is in. Raises `LookupError` where there is none, or more than one."""
-    wanted = f"{module.partition('.')[0]}/" if (PACKAGE / module.partition(".")[0]).is_dir() else module
-    found = [room.name for room in ROOMS if wanted in room.modules]
-    if len(found) != 1:
-        raise LookupError(f"tnmars.{module} is in {len(found)} rooms: put it into one in docs/generate/rooms.py")
-    return found[0]
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
@@ -96,7 +96,7 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
 def uses() -> dict[str, frozenset[str]]:
     """For each room the rooms that it imports from. Raises `CycleError` where two import from each other."""
     known = modules()
-    found: dict[str, set[str]] = {room.name: set() for room in ROOMS}
+    found: dict[str, set[str]] = {room.name: set() for room in rooms()}
     for module, path in known.items():
         own = room_of(module)
         found[own] |= {room_of(other) for other in imports(path, known)} - {own}

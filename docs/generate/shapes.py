@@ -6,7 +6,7 @@ from functools import singledispatch
 
 from marks import code, codes
 
-from tnmars.parts import MAX_SIZE
+from tnmars.graph.parts import MAX_SIZE
 from tnmars.spec.grammar import (
     Anything,
     AxisName,

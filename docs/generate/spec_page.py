@@ -9,8 +9,8 @@ from marks import block, code, codes, page, table
 from shapes import words
 
 from tnmars.families import FAMILIES, settings
-from tnmars.kinds import KINDS, MODE_ROLES, ROLE_MEANING, Kind
-from tnmars.parts import MAX_SIZE, NAME_RULE
+from tnmars.graph.kinds import KINDS, MODE_ROLES, ROLE_MEANING, Kind
+from tnmars.graph.parts import MAX_SIZE, NAME_RULE
 from tnmars.spec.grammar import Field, Record
 from tnmars.spec.keys import FORMS, SETTINGS, TERM, record
 from tnmars.spec.reader import loads

@@ -1,4 +1,4 @@
-"""The benchmark: compiled layers against torch's own, plain torch, and the layers of other packages.
+"""Benchmark: compiled layers against torch's own layers, plain torch and other packages.
 
 Every figure is a ratio within one interleaved run. `python -m tnmars.bench` runs it all.
 """

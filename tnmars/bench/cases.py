@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tnmars import families
 from tnmars.dsl import network
 from tnmars.graph import Graph
-from tnmars.modes import factor, factor_up
+from tnmars.graph.factor import factor, factor_up
 
 MODES = ("compact", "fast", "train")
 

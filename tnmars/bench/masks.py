@@ -12,10 +12,10 @@ from torch import Tensor
 from tnmars.bench.cases import Case
 from tnmars.bench.clock import Action, in_turns, threads, training_action
 from tnmars.compiler import compile
-from tnmars.module import TNModule
-from tnmars.objective import param_groups, penalty
-from tnmars.schedule import MaskSchedule
+from tnmars.layer.module import TNModule
 from tnmars.select import Mars
+from tnmars.training.objective import param_groups, penalty
+from tnmars.training.schedule import MaskSchedule
 
 LEAST_BATCH = 32
 """Smaller batches are timed too, but do not count: there the gates are a large part of little work."""

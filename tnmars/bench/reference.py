@@ -22,8 +22,8 @@ from tnmars.bench.clock import Action, threads
 from tnmars.experiments.mnist import RANK, network
 from tnmars.experiments.worker import versions
 from tnmars.files import write_text
-from tnmars.objective import param_groups, penalty
-from tnmars.schedule import MaskSchedule
+from tnmars.training.objective import param_groups, penalty
+from tnmars.training.schedule import MaskSchedule
 
 BATCH, COUNT = 128, 60_000
 PI, ALPHA, TEMPERATURE = 0.1, -1.5, 0.1

@@ -17,8 +17,8 @@ from tnmars.bench.clock import Action, forward_action, in_turns, peak_memory, th
 from tnmars.bench.peers import peers
 from tnmars.bench.plain import Contender, push, rebuild
 from tnmars.compiler import compile
-from tnmars.frozen import freeze
-from tnmars.module import TNModule
+from tnmars.layer.module import TNModule
+from tnmars.ship.frozen import freeze
 
 AGAIN = "again"
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 from tnmars.bench.clock import forward_action, in_turns, training_action
 from tnmars.bench.plain import Contender, looked_up, push, rebuild
 from tnmars.compiler import compile
-from tnmars.frozen import freeze
 from tnmars.graph import Graph
-from tnmars.module import TNModule
-from tnmars.tuning import example_inputs
+from tnmars.layer.module import TNModule
+from tnmars.ship.frozen import freeze
+from tnmars.timing.tuning import example_inputs
 
 LARGEST = 2**27
 """Weights with more numbers are not made."""

@@ -17,13 +17,13 @@ import torch
 from tnmars import families
 from tnmars.bench.cases import ring_graph
 from tnmars.bench.clock import Action, forward_action, in_turns, threads, training_action
-from tnmars.choice import choose
-from tnmars.forms import Form
 from tnmars.graph import Graph
-from tnmars.module import code
+from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
-from tnmars.tuning import example_inputs
+from tnmars.program.candidates import Form
+from tnmars.program.choice import choose
+from tnmars.timing.tuning import example_inputs
 
 WANTED_ERROR = 0.35
 WANTED_REGRET = (1.15, 1.5)

@@ -1,4 +1,4 @@
-"""The command line. One file per group of commands; no logic of its own.
+"""Command line: one file per group of commands, no logic of its own.
 
 Bad input ends with exit status 2 and a message that says what to do, never with a traceback.
 """

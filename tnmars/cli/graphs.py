@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
-from tnmars.counts import count
 from tnmars.errors import Problem, SpecError, plural, render
 from tnmars.graph import Graph
+from tnmars.graph.counts import count
 from tnmars.spec.nodes import MAX_BYTES
 from tnmars.spec.reader import Spec, read, read_file
 
@@ -104,7 +104,7 @@ def check(files: tuple[str, ...], params: dict[str, int], strict: bool, as_json:
 
 
 def _check(file: str, params: dict[str, int]) -> tuple[str, Spec, list[Problem]]:
-    from tnmars.lint import lint
+    from tnmars.graph.lint import lint
 
     spec = _problems(file, params)
     warnings = [spec.locate(problem) for problem in lint(spec.graph)] if spec.graph else []
@@ -206,7 +206,7 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
 
 def _incidence(graph: Graph) -> dict[str, Any]:
     """Cores with shapes and bonds with ends, as data; no useful sizes where there are too many bonds."""
-    from tnmars.lint import has_bounds, useful_size
+    from tnmars.graph.lint import has_bounds, useful_size
 
     bounded = has_bounds(graph)
     terms = []

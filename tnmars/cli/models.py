@@ -22,8 +22,8 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     It reads what tnmars.save and tnmars.save_checkpoint write. Where several layers have gates, the name of each is put
     into the name of its spec file.
     """
-    from tnmars.cutting import prune_file, spec_paths
     from tnmars.spec import save_spec
+    from tnmars.store.prune_file import prune_file, spec_paths
 
     wanted = spec or str(Path(output).with_suffix(".yaml"))
     if Path(wanted).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
@@ -70,7 +70,7 @@ def _is_pruned(path: str) -> bool:
 @JSON
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show two spec files side by side: bonds, cores, parameters and compression."""
-    from tnmars.difference import difference
+    from tnmars.graph.difference import difference
 
     found = difference(read_graph(before, {}, as_json), read_graph(after, {}, as_json))
     click.echo(json.dumps(found.as_json(), indent=1) if as_json else str(found))

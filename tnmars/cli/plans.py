@@ -46,11 +46,11 @@ def plan(
     as_json: bool,
 ) -> None:
     """Show how FILE is contracted for some batch sizes: order, multiply-adds and bytes, against dense."""
-    from tnmars.choice import choose
-    from tnmars.explain import explain, table
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
-    from tnmars.plans import form_to_json
+    from tnmars.program.choice import choose
+    from tnmars.program.codec import form_to_json
+    from tnmars.program.explain import explain, table
 
     graph = read_graph(file, params, as_json)
     need_terms(file, graph, as_json, "contract")
@@ -80,10 +80,10 @@ def compile_(
     file: str, params: dict[str, int], batch: int, train: bool, image: int, optimizer: str, as_json: bool
 ) -> None:
     """Print the Python source that is emitted for FILE."""
-    from tnmars.choice import choose
-    from tnmars.emit import emit
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
+    from tnmars.program.choice import choose
+    from tnmars.program.emit import emit
 
     graph = read_graph(file, params, as_json)
     need_terms(file, graph, as_json, "emit")
@@ -98,8 +98,8 @@ def compile_(
 @JSON
 def calibrate(show: bool, as_json: bool) -> None:
     """Time this machine and keep a cost model for it in the user's cache folder."""
-    from tnmars import calibrate as timings
     from tnmars.plan.cost import CostModel
+    from tnmars.timing import calibrate as timings
 
     click.echo("timing matrix products, copies, convolutions and look-ups; this takes about ten seconds", err=True)
     samples = timings.samples()

@@ -1,4 +1,4 @@
-"""Drawings of a graph: an SVG file, a page, Graphviz text, or characters for a terminal."""
+"""Drawings: a graph as an SVG file, a page, Graphviz text, or characters for a terminal."""
 
 from tnmars.draw.dot import dot
 from tnmars.draw.html import html

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from unicodedata import east_asian_width
 
-from tnmars.kinds import Role
+from tnmars.graph.kinds import Role
 
 CORE, BOND, PLAIN = "core", "bond", ""
 

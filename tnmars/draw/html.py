@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from tnmars.counts import count
 from tnmars.draw.svg import svg
 from tnmars.graph import Graph
+from tnmars.graph.counts import count
 
 _STYLE = """
 :root { color-scheme: light dark; }

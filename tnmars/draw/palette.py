@@ -7,7 +7,7 @@ several drawings may stand in one page. The colours of the roles differ for colo
 from __future__ import annotations
 
 from tnmars.draw.labels import CORE_FONT, LABEL_FONT
-from tnmars.kinds import Role
+from tnmars.graph.kinds import Role
 
 _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 

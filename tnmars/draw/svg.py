@@ -17,7 +17,7 @@ from tnmars.draw.scene import Scene, scene
 from tnmars.draw.text import shorten, signature, text_width
 from tnmars.errors import plural
 from tnmars.graph import Graph, Term
-from tnmars.kinds import MODE_ROLES
+from tnmars.graph.kinds import MODE_ROLES
 
 _MARGIN, _GUTTER, _TITLE_HIGH, _CAPTION_HIGH, _LEGEND_HIGH, _MOST_IN_A_ROW = 20, 44, 34, 26, 30, 3
 

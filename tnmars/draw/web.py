@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tnmars.parts import Term
+from tnmars.graph.parts import Term
 
 Near = Sequence[Sequence[int]]
 """For each vertex the vertices beside it, each once, in ascending order."""

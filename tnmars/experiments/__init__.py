@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each, on one small training loop."""
+"""Experiments: the paper's, one file each, on one small training loop."""

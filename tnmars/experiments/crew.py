@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from tnmars.masks import Masks
-from tnmars.module import layers
-from tnmars.objective import penalty
-from tnmars.schedule import MaskSchedule
+from tnmars.layer.masks import Masks
+from tnmars.layer.module import layers
+from tnmars.training.objective import penalty
+from tnmars.training.schedule import MaskSchedule
 
 
 class _Charged(nn.Module):

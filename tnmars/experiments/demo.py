@@ -21,11 +21,11 @@ from tnmars.compiler import compile
 from tnmars.files import make_folder
 from tnmars.fitting import Fitted, Point, fit
 from tnmars.graph import Graph
-from tnmars.module import TNModule
+from tnmars.layer.module import TNModule
 from tnmars.reporting import report
 from tnmars.select import Annealed
 from tnmars.spec import dump
-from tnmars.tuning import race
+from tnmars.timing.tuning import race
 
 NOISE = 0.01
 SILENCE = 3.0

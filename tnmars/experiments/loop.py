@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from tnmars.checkpoint import load_checkpoint, save_checkpoint
 from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.signals import handled
 from tnmars.experiments.task import Task
 from tnmars.files import previous, write_text
 from tnmars.select import Selector
+from tnmars.store.checkpoint import load_checkpoint, save_checkpoint
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 

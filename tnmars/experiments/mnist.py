@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tnmars import counts, families
+from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.idx import Mnist, mnist
 from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
 from tnmars.files import make_folder
-from tnmars.graph import Graph
-from tnmars.module import layers
-from tnmars.pruning import prune
+from tnmars.graph import Graph, counts
+from tnmars.layer.module import layers
+from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
-from tnmars.store import load_into, save
+from tnmars.store.model import load_into, save
 
 RANK = 20
 PIS = ("1e-4", "1e-3", "1e-2", "1e-1", "3e-1")

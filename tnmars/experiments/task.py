@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tnmars import counts
-from tnmars.module import layers
-from tnmars.objective import expected, param_groups, penalty
-from tnmars.schedule import MaskSchedule
+from tnmars.graph import counts
+from tnmars.layer.module import layers
 from tnmars.select import Selector
+from tnmars.training.objective import expected, param_groups, penalty
+from tnmars.training.schedule import MaskSchedule
 
 
 class Task(ABC):

@@ -22,10 +22,10 @@ from tnmars.experiments.loop import Run, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
 from tnmars.files import make_folder
-from tnmars.module import layers
-from tnmars.pruning import prune
-from tnmars.schedule import MaskSchedule
+from tnmars.layer.module import layers
+from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
+from tnmars.training.schedule import MaskSchedule
 
 COUNT, INSIDE, CLASSES, RANK, TESTED = 10_000, 128, 32, 32, 10_000
 ALPHAS = {8: -4.0, 12: -3.5, 16: -3.0}

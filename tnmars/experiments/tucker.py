@@ -22,7 +22,7 @@ from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task, live_ranks
 from tnmars.files import make_folder
 from tnmars.graph import Graph
-from tnmars.pruning import prune
+from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
 
 SIDE, AXES, PLANTED, START = 8, 4, 4, 8

@@ -1,4 +1,4 @@
-"""Ranks for a given tensor: a search from ranks too large to the network with the shortest description."""
+"""Fitting a tensor: a search from ranks that are too large to the network with the shortest description."""
 
 from tnmars.fitting.ranks import fit
 from tnmars.fitting.target import read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.kinds import Role
+from tnmars.graph.kinds import Role
 
 
 def is_weight(graph: Graph, shape: tuple[int, ...]) -> bool:

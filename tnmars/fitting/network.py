@@ -15,10 +15,10 @@ import opt_einsum
 import torch
 from torch import Tensor
 
-from tnmars.follow import cores_after
 from tnmars.graph import Graph
-from tnmars.init import deviations
-from tnmars.rewrite import Keep, prune
+from tnmars.graph.rewrite import Keep, prune
+from tnmars.layer.init import deviations
+from tnmars.pruning.follow import cores_after
 
 Labels = tuple[str, ...]
 

@@ -24,11 +24,11 @@ from tnmars.fitting.stage import Shown, gated
 from tnmars.fitting.stage import trained as train_gates
 from tnmars.fitting.target import Target, as_tensor, target
 from tnmars.fitting.value import Fitted, FitWarning, Point
-from tnmars.follow import cores_after
 from tnmars.graph import Edge, Graph, Json
-from tnmars.kinds import Role
-from tnmars.module import TNModule
-from tnmars.rewrite import drop_ones
+from tnmars.graph.kinds import Role
+from tnmars.graph.rewrite import drop_ones
+from tnmars.layer.module import TNModule
+from tnmars.pruning.follow import cores_after
 from tnmars.select import Annealed, Selector
 
 STEPS = 4000

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tnmars.fitting.network import Labels, Network, contract, labels
 from tnmars.graph import Graph
-from tnmars.opening import resized
+from tnmars.layer.open_slices import resized
 
 TURNS = 6
 """How often u and v are found in turn."""

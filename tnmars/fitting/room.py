@@ -11,7 +11,7 @@ from math import log, prod
 
 from tnmars.fitting.removal import smaller
 from tnmars.graph import Graph
-from tnmars.lint import has_bounds, useful_size
+from tnmars.graph.lint import has_bounds, useful_size
 
 
 def parameters(graph: Graph) -> int:

@@ -13,11 +13,11 @@ from tnmars.compiler import compile
 from tnmars.fitting.network import Network
 from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
-from tnmars.module import TNModule
-from tnmars.objective import expected, param_groups, penalty
-from tnmars.pruning import layer_keep
-from tnmars.schedule import MaskSchedule
+from tnmars.layer.module import TNModule
+from tnmars.pruning.prune_model import layer_keep
 from tnmars.select import Annealed, Selector
+from tnmars.training.objective import expected, param_groups, penalty
+from tnmars.training.schedule import MaskSchedule
 
 CORES, LOGITS, LAST = 1e-2, 3e-2, 0.05
 """Learning rates, and the share of them that is left at the end of a cosine."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from tnmars.fitting.network import Network
 from tnmars.fitting.removal import smaller
 from tnmars.graph import Graph, Term
-from tnmars.topology import is_tree
+from tnmars.graph.topology import is_tree
 
 
 def has_tree(graph: Graph) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 from tnmars.files import write_text
 from tnmars.graph import Graph
-from tnmars.module import TNModule
+from tnmars.layer.module import TNModule
 from tnmars.spec import save_spec
-from tnmars.store import save
+from tnmars.store.model import save
 
 LINES = 8
 """How many points of a curve are printed."""

@@ -1,4 +1,4 @@
-"""`report`: what became of a model, as one HTML file that opens from disk and loads nothing."""
+"""Reports: what became of a model, as one HTML page that opens from disk and loads nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tnmars import __version__
-from tnmars.module import TNModule
+from tnmars.layer.module import TNModule
 from tnmars.reporting.value import Rows
 
 

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from tnmars import spec
-from tnmars.counts import Count, total
-from tnmars.counts import count as counted
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.explain import explain
-from tnmars.forms import Form
 from tnmars.graph import Graph
-from tnmars.module import TNModule
+from tnmars.graph.counts import Count, total
+from tnmars.graph.counts import count as counted
+from tnmars.layer.module import TNModule
 from tnmars.plan.network import BATCH, TOKENS
 from tnmars.plan.network import data as data_axis
+from tnmars.program.candidates import Form
+from tnmars.program.explain import explain
 from tnmars.reporting.about import settings, versions
 from tnmars.reporting.bonds import bonds
 from tnmars.reporting.gates import threshold

@@ -8,9 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tnmars.module import TNModule
+from tnmars.layer.distributed import whole
+from tnmars.layer.module import TNModule
 from tnmars.select.base import Selector
-from tnmars.sharded import whole
 
 FAR = 64.0
 """Logits beyond this are open or shut for sure."""

@@ -6,8 +6,8 @@ from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
 
-from tnmars.counts import Count
 from tnmars.draw.palette import rules
+from tnmars.graph.counts import Count
 from tnmars.reporting.markup import Html, brief, change, duration, join, number, ratio, tag, text
 from tnmars.reporting.overview import overview
 from tnmars.reporting.sections import conditions, layer_section, settings_table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tnmars.draw.svg import svg
 from tnmars.errors import listing, plural
-from tnmars.explain import Explained, StepRow
+from tnmars.program.explain import Explained, StepRow
 from tnmars.reporting.bars import bars
 from tnmars.reporting.history import History
 from tnmars.reporting.markup import Html, duration, join, number, ratio, row, size, table, tag, text

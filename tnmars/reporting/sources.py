@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tnmars.container import read
-from tnmars.cutting import built
 from tnmars.errors import Problem, TnmarsError
-from tnmars.jsonable import decode
-from tnmars.module import TNModule, layers
-from tnmars.store import stored
+from tnmars.layer.module import TNModule, layers
+from tnmars.store.container import read
+from tnmars.store.model import stored
+from tnmars.store.plain import decode
+from tnmars.store.prune_file import built
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 """What torch's layers call tensors that are no parameters; in a file nothing else tells them apart."""

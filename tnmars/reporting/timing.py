@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tnmars.module import TNModule
-from tnmars.tuning import example_inputs
+from tnmars.layer.module import TNModule
+from tnmars.timing.tuning import example_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from tnmars.counts import Count
-from tnmars.explain import Explained
 from tnmars.graph import Graph
+from tnmars.graph.counts import Count
+from tnmars.program.explain import Explained
 
 Rows = tuple[tuple[str, str], ...]
 """Names and what they are set to."""

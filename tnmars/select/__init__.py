@@ -1,4 +1,4 @@
-"""Rank selectors, one file each, on one small interface. A new one is a new file and a line here."""
+"""Gates and selectors: one file per rank selector on one small interface."""
 
 from __future__ import annotations
 

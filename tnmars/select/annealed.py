@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tnmars import gates
+from tnmars.select import distributions as gates
 from tnmars.select.base import Selector, check
 
 

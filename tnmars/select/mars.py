@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tnmars import gates
+from tnmars.select import distributions as gates
 from tnmars.select.base import PRICES, Selector, check, check_count, check_numbers
 
 

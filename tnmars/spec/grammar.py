@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from tnmars.errors import Path, Place, Problem, closest, listing
-from tnmars.parts import IDENTIFIER, MAX_SIZE, NAME_RULE, is_identifier, parse_axis
+from tnmars.graph.parts import IDENTIFIER, MAX_SIZE, NAME_RULE, is_identifier, parse_axis
 from tnmars.spec.nodes import Broken, Items, Node, Scalar, Table, shorten
 
 Schema = dict[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from tnmars.families import FAMILIES, settings
-from tnmars.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
+from tnmars.graph.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
 from tnmars.spec.grammar import (
     Anything,
     AxisName,

@@ -12,16 +12,15 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
-from tnmars import rules
 from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, likeness, listing, nearest, plural
 from tnmars.families import FAMILIES, settings
-from tnmars.frame import KEYWORD, Weight, frame
-from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
-from tnmars.kinds import KINDS, MODE_ROLES
-from tnmars.parts import axis_text, size_problem
+from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term, rules
+from tnmars.graph.kinds import KINDS, MODE_ROLES
+from tnmars.graph.parts import axis_text, size_problem
 from tnmars.spec.grammar import KEY_CUTOFF, MAX_HINTS, Reading, Record, TableOf, Whole
 from tnmars.spec.keys import FORMS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
+from tnmars.weight import KEYWORD, Weight, frame
 
 MAX_AXES = 100_000
 """How many axes the cores of a graph may have in all, once its copies are written out."""

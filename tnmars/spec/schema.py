@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tnmars.families import FAMILIES
-from tnmars.kinds import KINDS
+from tnmars.graph.kinds import KINDS
 from tnmars.spec.grammar import Nest, Schema
 from tnmars.spec.keys import FORMS, record
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tnmars.graph import MAIN, Edge, Graph, Json, Role, Term
-from tnmars.parts import axis_text
+from tnmars.graph.parts import axis_text
 from tnmars.spec.keys import VERSION
 
 WIDTH = 100

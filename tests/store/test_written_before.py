@@ -1,0 +1,86 @@
+"""Files that an earlier version wrote still load, bit for bit: a model, a checkpoint, a spec."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import tnmars
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("write", DATA / "write.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def empty(writer: ModuleType) -> nn.Module:
+    """The same model with other numbers."""
+    torch.manual_seed(99)
+    return writer.model()
+
+
+def test_a_model_gives_the_same_bits(writer: ModuleType) -> None:
+    expected = load_file(DATA / "expected.safetensors")
+    net = tnmars.load_into(empty(writer), DATA / "model.safetensors")
+    assert net["wide"].plan("infer", 1024).chunk == 64, "the file has a plan in chunks"
+    for mode in ("train", "eval"):
+        net.train(mode == "train")
+        with torch.no_grad():
+            for name, value in writer.outputs(net).items():
+                assert torch.equal(value, expected[f"{mode}.{name}"]), (mode, name)
+
+
+def test_a_model_loads_into_torchs_own_layers(writer: ModuleType) -> None:
+    plain = nn.ModuleDict(
+        {
+            "image": nn.Conv2d(4, 16, 3, stride=2, padding=1),
+            "wide": nn.Linear(4096, 4096),
+            "table": nn.Embedding(25, 4),
+            "head": nn.Linear(4, 3),
+        }
+    )
+    expected = load_file(DATA / "expected.safetensors")
+    net = tnmars.load_into(plain, DATA / "model.safetensors").eval()
+    with torch.no_grad():
+        assert torch.equal(writer.outputs(net)["image"], expected["eval.image"])
+
+
+def test_training_goes_on_from_a_checkpoint(writer: ModuleType) -> None:
+    expected = load_file(DATA / "expected.safetensors")
+    net = empty(writer)
+    optimizer, schedule = writer.parts(net)
+    resumed = tnmars.load_checkpoint(DATA / "checkpoint.safetensors", net, optimizer, schedule)
+    assert resumed.position == [3, 0]
+    for _ in range(2):
+        writer.step(net, optimizer, schedule)
+    state = net.state_dict()
+    assert state.keys() == {name.removeprefix("after.") for name in expected if name.startswith("after.")}
+    for name, value in state.items():
+        assert torch.equal(value, expected[f"after.{name}"]), name
+
+
+def test_a_spec_reads_and_writes_the_same_text() -> None:
+    text = (DATA / "pruned.yaml").read_text(encoding="utf-8")
+    graph = tnmars.load(DATA / "pruned.yaml")
+    assert graph.bonds["r2"].size == 2
+    assert tnmars.dump(graph) == text

@@ -1,0 +1,173 @@
+"""Two graphs side by side: which bonds and cores went, came or changed, and what that does to the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+from typing import Any
+
+from tnmars.graph.counts import Count, count
+from tnmars.graph.graph import MAIN, Graph
+from tnmars.graph.parts import axis_text
+
+Named = tuple[str, str]
+"""The names of a term, and of a bond or core in it."""
+
+
+@dataclass(frozen=True)
+class BondChange:
+    """A bond and its size before and after; none where it is not there."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True)
+class CoreChange:
+    """A core with its edges and shape before and after; none where it is not there."""
+
+    name: str
+    before: tuple[tuple[str, ...], tuple[int, ...]] | None
+    after: tuple[tuple[str, ...], tuple[int, ...]] | None
+
+    @property
+    def change(self) -> str:
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "removed"
+        return "same" if self.before == self.after else "changed"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is different between two graphs."""
+
+    heads: tuple[str, str]
+    """What the graphs are called and map."""
+    bonds: tuple[BondChange, ...]
+    cores: tuple[CoreChange, ...]
+    before: Count
+    after: Count
+    is_same: bool
+    """Whether the graphs are equal."""
+    notes: tuple[str, ...] = ()
+    """Other parts that differ: kind, modes, options."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "same": self.is_same,
+            "graphs": list(self.heads),
+            "bonds": [{"name": bond.name, "before": bond.before, "after": bond.after} for bond in self.bonds],
+            "cores": [
+                {
+                    "name": core.name,
+                    "change": core.change,
+                    "before": _core_data(core.before),
+                    "after": _core_data(core.after),
+                }
+                for core in self.cores
+            ],
+            "parameters": {"before": self.before.cores, "after": self.after.cores},
+            "compression": {"before": _finite(self.before.compression), "after": _finite(self.after.compression)},
+            "other": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        rows = [("", "before", "after", ""), ("graph", *self.heads, "")]
+        rows += [(f"bond {bond.name}", _size(bond.before), _size(bond.after), _went(bond)) for bond in self.bonds]
+        rows += [
+            (f"core {core.name}", _core(core.before), _core(core.after), core.change if core.change != "same" else "")
+            for core in self.cores
+        ]
+        rows.append(("parameters", f"{self.before.cores:,}", f"{self.after.cores:,}", ""))
+        rows.append(("compression", self.before.sentence, self.after.sentence, ""))
+        lines = _table(rows) + list(self.notes)
+        return "\n".join([*lines, "the graphs are equal"] if self.is_same else lines)
+
+
+def difference(before: Graph, after: Graph) -> Difference:
+    """What is different between two graphs; terms, bonds and cores are matched by name.
+
+    >>> from tnmars import families
+    >>> large, small = (families.lowrank("linear", inputs=(8,), outputs=(6,), rank=rank) for rank in (4, 2))
+    >>> [(bond.name, bond.before, bond.after) for bond in difference(large, small).bonds]
+    [('r', 4, 2)]
+    """
+    bonds = [
+        {(term.name, bond.name): bond.size for term in graph.terms for bond in term.bonds} for graph in (before, after)
+    ]
+    cores = [
+        {(term.name, core.name): (core.edges, graph.shape(term, core)) for term in graph.terms for core in term.cores}
+        for graph in (before, after)
+    ]
+    return Difference(
+        (_head(before), _head(after)),
+        tuple(BondChange(_shown(key), bonds[0].get(key), bonds[1].get(key)) for key in bonds[0] | bonds[1]),
+        tuple(CoreChange(_shown(key), cores[0].get(key), cores[1].get(key)) for key in cores[0] | cores[1]),
+        count(before),
+        count(after),
+        before == after,
+        tuple(_notes(before, after)),
+    )
+
+
+def _shown(key: Named) -> str:
+    term, name = key
+    return name if term == MAIN else f"{term}.{name}"
+
+
+def _head(graph: Graph) -> str:
+    return f"{graph.name or graph.kind}: {graph.signature}"
+
+
+def _notes(before: Graph, after: Graph) -> list[str]:
+    """The parts of a graph, other than terms, that differ."""
+    found = []
+    for name, first in _parts(before).items():
+        second = _parts(after)[name]
+        if first != second:
+            found.append(f"the {name} differ: {first or 'none'} | {second or 'none'}")
+    return found
+
+
+def _parts(graph: Graph) -> dict[str, str]:
+    return {
+        "kinds": graph.kind,
+        "modes": " ".join(map(str, graph.modes)),
+        "shared modes": " ".join(graph.shared),
+        "dense shapes": " ".join(map(str, graph.dense_shape)),
+        "inputs": " ".join(map(str, graph.inputs)),
+        "outputs": ", ".join(map(axis_text, graph.output)),
+        "options": " ".join(f"{key}={value}" for key, value in graph.options),
+    }
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else f"{size:,}"
+
+
+def _went(bond: BondChange) -> str:
+    if bond.before is None or bond.after is None:
+        return "added" if bond.before is None else "removed"
+    return "" if bond.before == bond.after else f"{bond.after - bond.before:+,}"
+
+
+def _core(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> str:
+    if core is None:
+        return "-"
+    return " ".join(f"{edge}={size}" for edge, size in zip(*core, strict=True)) or "a number"
+
+
+def _core_data(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> dict[str, Any] | None:
+    return None if core is None else {"edges": list(core[0]), "shape": list(core[1]), "parameters": prod(core[1])}
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,111 @@
+"""How to split a size into modes: the heuristics that tensor-train layers use, as pure functions on integers.
+
+>>> factor(256, 6, order="mixed"), factor_up(25000, 6, order="mixed")
+((2, 2, 2, 4, 2, 4), (5, 5, 5, 6, 5, 8))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+from typing import Any
+
+from tnmars.errors import TnmarsError
+from tnmars.graph.parts import MAX_SIZE, whole
+
+ORDERS = ("ascending", "descending", "mixed")
+CRITERIA = ("entropy", "variance")
+
+
+def factor(size: int, ways: int, *, order: str = "ascending", criterion: str = "entropy") -> tuple[int, ...]:
+    """`size` as a product of `ways` modes that are as equal as its prime factors allow.
+
+    "As equal as possible" is the largest entropy of the modes over their sum, or the smallest variance. `order` is
+    how they are then arranged: `mixed` interleaves the smaller half with the larger one.
+
+    >>> factor(288, 5), factor(32, 2, order="descending"), factor(7, 3)
+    ((2, 3, 3, 4, 4), (8, 4), (1, 1, 7))
+    """
+    size, ways = _checked(size, ways, order, criterion)
+    primes = sorted(_primes(size))
+    if len(primes) < ways:
+        best = tuple([1] * (ways - len(primes)) + primes)
+    else:
+        best = max(_splits(size, ways, 2), key=lambda modes: _evenness(modes, criterion))
+    return _arrange(best, order)
+
+
+def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str = "entropy") -> tuple[int, ...]:
+    """Modes whose product is at least `size`: the most even ones among its round-ups to 1, 10, 100, …
+
+    For a vocabulary, whose size is often an awkward number; the rest is padding.
+
+    >>> factor_up(17200, 4, order="mixed")  # their product is 18,000
+    (10, 12, 10, 15)
+    """
+    size, ways = _checked(size, ways, order, criterion)
+    steps = [10**digit for digit in range(len(str(size)))]
+    sizes = [-(-size // step) * step for step in steps]
+    best = max(sizes, key=lambda candidate: _evenness(factor(candidate, ways, criterion=criterion), criterion))
+    return factor(best, ways, order=order, criterion=criterion)
+
+
+def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int]:
+    """The size and the number of modes as Python's own numbers, where they and the other settings are right."""
+    size, ways = whole(size), whole(ways)
+    numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (size, ways))
+    if not numbers or not 1 <= size <= MAX_SIZE or ways < 1:
+        raise TnmarsError(
+            f"cannot split {size!r} into {ways!r} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on."
+        )
+    if order not in ORDERS:
+        raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
+    if criterion not in CRITERIA:
+        raise TnmarsError(f"criterion {criterion!r} is not known; criteria: {', '.join(CRITERIA)}.")
+    return size, ways
+
+
+def _primes(size: int) -> Iterator[int]:
+    divisor = 2
+    while divisor * divisor <= size:
+        while size % divisor == 0:
+            yield divisor
+            size //= divisor
+        divisor += 1
+    if size > 1:
+        yield size
+
+
+def _splits(size: int, ways: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Every ascending way to write `size` as a product of `ways` factors from `least` on."""
+    if ways == 1:
+        if size >= least:
+            yield (size,)
+        return
+    first = least
+    while first**ways <= size:
+        if size % first == 0:
+            for rest in _splits(size // first, ways - 1, first):
+                yield (first, *rest)
+        first += 1
+
+
+def _evenness(modes: tuple[int, ...], criterion: str) -> float:
+    """Larger is more even. Rounded, so that equal splits of different sizes tie on every machine."""
+    if criterion == "variance":
+        mean = sum(modes) / len(modes)
+        return -round(sum((mode - mean) ** 2 for mode in modes) / len(modes), 9)
+    total = sum(modes)
+    return round(-sum(mode / total * log(mode / total) for mode in modes), 12)
+
+
+def _arrange(modes: tuple[int, ...], order: str) -> tuple[int, ...]:
+    ascending = sorted(modes)
+    if order == "descending":
+        return tuple(reversed(ascending))
+    if order == "ascending":
+        return tuple(ascending)
+    half = len(ascending) // 2
+    low, high = ascending[:half], ascending[half:]
+    woven = [mode for pair in zip(low, high, strict=False) for mode in pair]
+    return tuple(woven + high[len(low) :])

@@ -1,0 +1,184 @@
+"""Warnings about a graph that is valid but wasteful: in goes a `Graph`, out come problems with the paths of `rules`.
+
+The main one is a bond wider than it can use. Nothing here imports networkx or numpy, for `tnmars check` runs it at
+every start; nothing here knows a plan, so the memory that a contraction takes is not linted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+
+from tnmars.errors import Problem, listing, plural
+from tnmars.graph import topology
+from tnmars.graph.cuts import Cut
+from tnmars.graph.graph import Graph, Term
+from tnmars.graph.kinds import Role
+
+MAX_BONDS = 200
+"""Up to how many bonds, those of equal terms counted once, useful sizes are computed."""
+
+Alike = dict[Term, list[str]]
+"""For each term that differs from the others in more than its name, the names of all terms like it."""
+
+
+def lint(graph: Graph) -> tuple[Problem, ...]:
+    """Every warning about a graph, those about the whole of it first; empty where there is nothing to say.
+
+    Terms with the same bonds and cores are looked at once.
+
+    >>> from tnmars.graph import Core, Edge
+    >>> modes = (Edge("i", 4, Role.IN), Edge("o", 10, Role.OUT))
+    >>> term = Term("main", (Edge("r", 6),), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
+    >>> [problem.text for problem in lint(Graph("linear", modes, (term,)))][1]
+    "bond 'r' has size 6, but can use at most 4."
+    """
+    alike = _alike(graph)
+    return (
+        *_no_terms(graph),
+        *_padding(graph),
+        *_parameters(graph),
+        *(problem for term, names in alike.items() for problem in _parts(graph, term, names)),
+        *_bonds(graph, alike),
+    )
+
+
+def useful_size(graph: Graph, term: Term, bond: str) -> int:
+    """The size from which on a bond adds parameters, but no weight that it could not give already.
+
+    The rest of the term counts with the sizes it has. Each end of the bond passes on at most what fits through the
+    narrowest cut between it and all modes and other ends. For two ends the smaller of the two bounds holds. For more,
+    the slices are products of what the ends pass on, and one end may take the rest: the product of all bounds but the
+    largest. A mode that all ends share does not count, for each of its values has slices of its own.
+
+    Raises `GraphError` where the term has no such bond.
+
+    >>> from tnmars.graph import Core, Edge
+    >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
+    >>> cp = Term("main", (Edge("r", 50),), (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r"))))
+    >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
+    12
+    """
+    return _useful(cut.size for cut in topology.cut(graph, term, bond).values())
+
+
+def has_bounds(graph: Graph) -> bool:
+    """Whether the graph has few enough bonds for their useful sizes to be computed in passing."""
+    return sum(len(term.bonds) for term in _alike(graph)) <= MAX_BONDS
+
+
+def _useful(bounds: Iterable[int]) -> int:
+    """The product of all bounds but the largest: of two, the smaller."""
+    sizes = list(bounds)
+    return prod(sizes) // max(sizes)
+
+
+def _alike(graph: Graph) -> Alike:
+    first: dict[object, Term] = {}
+    names: Alike = {}
+    for term in graph.terms:
+        names.setdefault(first.setdefault((term.bonds, term.cores), term), []).append(term.name)
+    return names
+
+
+def _of(graph: Graph, names: list[str]) -> str:
+    """Which terms a warning is about, where that is not clear."""
+    if len(graph.terms) == 1:
+        return ""
+    return f" of term '{names[0]}'" if len(names) == 1 else f" of {len(names)} equal terms ({listing(names)})"
+
+
+def _no_terms(graph: Graph) -> Iterator[Problem]:
+    if not graph.terms:
+        yield Problem(
+            "the graph has no terms, so its weight is zero.",
+            "Such a layer is its bias alone; give it a term for it to depend on its input.",
+        )
+
+
+def _padding(graph: Graph) -> Iterator[Problem]:
+    paths = {Role.LOOKUP: ("vocab",), Role.PATCH: ("features", "in")}
+    for role, (held, real) in graph.padding.items():
+        if held >= 2 * real:
+            yield Problem(
+                f"the '{role}' modes hold {held:,} entries, but only {real:,} of them are real.",
+                "The rest is padding, which costs parameters and time: use modes with a smaller product.",
+                paths.get(role, ("features", str(role))),
+            )
+
+
+def _parameters(graph: Graph) -> Iterator[Problem]:
+    held, dense = sum(map(prod, graph.cores.values())), prod(graph.dense_shape)
+    if held > dense:
+        yield Problem(
+            f"the cores have {plural(held, 'parameter')}, more than the {dense:,} of the dense weight.",
+            "Use smaller bonds, or fewer of them; masks may still find smaller ones in training.",
+        )
+
+
+def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
+    """Warnings about parts of a term that nothing joins."""
+    found = topology.parts(term)
+    if len(found) < 2:
+        return
+    shown = listing([f"({listing(part)})" for part in found])
+    yield Problem(
+        f"the cores{_of(graph, names)} make {len(found)} parts that nothing joins: {shown}.",
+        "The weight is the outer product of what the parts give. To join them, let them share a bond.",
+        ("terms", term.name, "cores"),
+    )
+    for core in term.cores:
+        if (core.name,) in found:
+            what = "touches no bond" if core.edges else "touches no bond and no mode: it is a single number"
+            yield Problem(
+                f"core '{core.name}'{_of(graph, names)} {what}.",
+                "Add a bond that it shares with another core." if core.edges else "Add a bond to it, or take it out.",
+                ("terms", term.name, "cores", core.name),
+            )
+
+
+def _bonds(graph: Graph, alike: Alike) -> Iterator[Problem]:
+    """Warnings about bonds that are wider than they can use."""
+    count = sum(len(term.bonds) for term in alike)
+    if not has_bounds(graph):
+        different = f" in {plural(len(alike), 'different term')}" if len(alike) < len(graph.terms) else ""
+        yield Problem(
+            f"useful sizes are not checked: the graph has {plural(count, 'bond')}{different}; "
+            f"bounds are computed up to {MAX_BONDS}.",
+            "A bond may be wider than it can use without a warning.",
+        )
+        return
+    for term, names in alike.items():
+        yield from _wide_bonds(graph, term, names)
+
+
+def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
+    sizes = graph.sizes(term)
+    for bond, cuts in topology.narrow_cuts(graph, term).items():
+        size = sizes[bond]
+        # A bound cut off at the size changes nothing: one such is the largest, and with two the bond uses all it has.
+        useful = _useful(size if cut is None else cut.size for cut in cuts.values())
+        if size > useful:
+            reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))
+            yield Problem(
+                f"bond '{bond}'{_of(graph, names)} has size {size:,}, but can use at most {useful:,}.",
+                f"{reason}\nSet its size to {useful:,} or less: "
+                "more adds parameters, but no weight that it could not give already.",
+                ("terms", term.name, "bonds", bond),
+            )
+
+
+def _slices(shared: tuple[str, ...]) -> str:
+    return f" Its slices for each value of {listing(shared)} are apart from one another." if shared else ""
+
+
+def _reason(bond: str, cuts: Mapping[str, Cut | None], sizes: Mapping[str, int]) -> str:
+    """Why a bond can use no more, in terms of the cuts at its ends."""
+    if len(cuts) > 2:
+        bounds = [f"{core} {f'{cut.size:,}' if cut else f'{sizes[bond]:,} or more'}" for core, cut in cuts.items()]
+        return f"Its ends can pass on: {listing(bounds)}. It uses the product of all but the largest."
+    core, cut = min(((core, cut) for core, cut in cuts.items() if cut is not None), key=lambda end: end[1].size)
+    if not cut.edges:
+        return f"Core '{core}' has no other way to a mode or to the other end."
+    through = listing([f"{edge}={sizes[edge]}" for edge in cut.edges])
+    return f"Core '{core}' reaches the modes and the other end only through {through}."

@@ -1,0 +1,233 @@
+"""The parts of a graph: edges, cores, terms and the operands of a map. Frozen values, checked when built.
+
+A part knows nothing of the graph around it: whether an edge is declared, or how many cores it joins, is checked by
+`tnmars.rules` where the parts come together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from operator import index
+
+from tnmars.errors import GraphError, Problem
+from tnmars.graph.kinds import Role
+
+MAX_SIZE = 2**31 - 1
+MAX_ENTRIES = 2**63 - 1
+MAIN = "main"
+"""The name of the only term of a graph that was not written as a sum."""
+
+NAME_RULE = "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters."
+
+WORD = "[A-Za-z_][A-Za-z0-9_]*"
+"""What a name looks like, as a regular expression."""
+IDENTIFIER = WORD.replace("*", "{0,99}")
+"""The same with its length."""
+
+Axis = tuple[str, ...]
+"""One axis of an operand: one name, or several flattened together, first slowest."""
+
+
+def is_identifier(name: object) -> bool:
+    """Whether `name` may name an edge, a core, a term or a parameter.
+
+    >>> is_identifier("r1"), is_identifier("1r"), is_identifier("r-1")
+    (True, False, False)
+    """
+    return isinstance(name, str) and re.fullmatch(IDENTIFIER, name) is not None
+
+
+def name_problem(what: str, name: object) -> Problem | None:
+    """What is wrong with a name, if anything."""
+    if is_identifier(name):
+        return None
+    shown = repr(name) if len(repr(name)) < 60 else repr(name)[:57] + "..."
+    return Problem(
+        f"{what} name {shown} is not an identifier.",
+        NAME_RULE,
+    )
+
+
+def size_problem(what: str, size: object) -> Problem | None:
+    """What is wrong with a size, if anything."""
+    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE:
+        return None
+    shown = f"{size:,}" if isinstance(size, int) and not isinstance(size, bool) else repr(size)
+    return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
+
+
+def whole(value: object) -> object:
+    """The whole number that `value` is, numpy's included, as Python's own; anything else as it is.
+
+    >>> import numpy
+    >>> whole(numpy.int64(4)), whole(4.0), whole(True)
+    (4, 4.0, True)
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        return index(value)  # type: ignore[arg-type]  # what is no number is caught
+    except TypeError:
+        return value
+
+
+def is_list(value: object) -> bool:
+    """Whether a value has entries, and is not a text, whose entries would be letters."""
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    """The entries of a list of names. Raises where it is one text, which would be taken for a list of letters."""
+    if not is_list(given):
+        raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
+    return tuple(given)
+
+
+def _raise(problems: Iterator[Problem | None]) -> None:
+    found = [problem for problem in problems if problem is not None]
+    if found:
+        raise GraphError(found)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A named index with a size: a bond, or a mode with a role."""
+
+    name: str
+    size: int
+    role: Role = Role.BOND
+
+    def __post_init__(self) -> None:
+        known = [role.value for role in Role]
+        if self.role not in known:
+            raise GraphError(Problem(f"edge '{self.name}' has role {self.role!r}.", f"Roles: {', '.join(known)}."))
+        object.__setattr__(self, "role", Role(self.role))
+        object.__setattr__(self, "size", whole(self.size))
+        _raise(self._problems())
+
+    def _problems(self) -> Iterator[Problem | None]:
+        what = "bond" if self.is_bond else "mode"
+        yield name_problem(what, self.name)
+        yield size_problem(f"{what} '{self.name}'", self.size)
+
+    @property
+    def is_bond(self) -> bool:
+        return self.role is Role.BOND
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.size}"
+
+
+@dataclass(frozen=True)
+class Core:
+    """A learned tensor with one axis for each edge that it lists, in that order."""
+
+    name: str
+    edges: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edges", names(f"core '{self.name}' lists", self.edges))
+        _raise(self._problems())
+
+    def _problems(self) -> Iterator[Problem | None]:
+        yield name_problem("core", self.name)
+        seen: set[str] = set()
+        for at, edge in enumerate(self.edges):
+            wrong = name_problem("edge", edge)
+            if wrong is not None:
+                yield wrong.under(at)
+                continue
+            if edge in seen:
+                yield Problem(
+                    f"core '{self.name}' lists edge '{edge}' twice.",
+                    "A core lists an edge once; for a trace, put an identity between, or use another bond.",
+                    path=(at,),
+                )
+            seen.add(edge)
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(self.edges)}]"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of the weight: its own bonds and cores, over the modes of the graph."""
+
+    name: str
+    bonds: tuple[Edge, ...]
+    cores: tuple[Core, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bonds", tuple(self.bonds))
+        object.__setattr__(self, "cores", tuple(self.cores))
+        _raise(self._problems())
+
+    def _problems(self) -> Iterator[Problem | None]:
+        yield name_problem("term", self.name)
+        for key, parts in (("bonds", self.bonds), ("cores", self.cores)):
+            seen: set[str] = set()
+            for part in parts:
+                if part.name in seen:
+                    yield Problem(f"two {key} are named '{part.name}'.", "Rename one.", path=(key, part.name))
+                seen.add(part.name)
+        for bond in self.bonds:
+            if not bond.is_bond:
+                yield Problem(
+                    f"edge '{bond.name}' has role '{bond.role}', but a term holds bonds only.",
+                    "Modes belong to the graph: every term has the same ones.",
+                    path=("bonds", bond.name),
+                )
+
+    def ends(self) -> dict[str, tuple[str, ...]]:
+        """The cores that list each edge, in the order of the cores; bonds first, in their own order."""
+        found: dict[str, list[str]] = {bond.name: [] for bond in self.bonds}
+        for core in self.cores:
+            for edge in core.edges:
+                found.setdefault(edge, []).append(core.name)
+        return {edge: tuple(cores) for edge, cores in found.items()}
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.cores))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A named input of a map and the names on its axes."""
+
+    name: str
+    axes: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        has = f"input '{self.name}' has axis"
+        object.__setattr__(self, "axes", tuple(names(has, axis) for axis in self.axes))
+        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(axis_text, self.axes))}]"
+
+
+def axis_text(axis: Axis) -> str:
+    """An axis as a spec file writes it.
+
+    >>> axis_text(("i1",)), axis_text(("i1", "i2"))
+    ('i1', '(i1 i2)')
+    """
+    return axis[0] if len(axis) == 1 else f"({' '.join(axis)})"
+
+
+def parse_axis(text: str) -> Axis | None:
+    """The axis that `text` writes, or None where it is not one: the inverse of `axis_text`."""
+    stripped = text.strip()
+    if stripped.startswith("(") and stripped.endswith(")"):
+        names = tuple(stripped[1:-1].split())
+        return names if len(names) > 1 and all(map(is_identifier, names)) else None
+    return (stripped,) if is_identifier(stripped) else None
+
+
+def flat_size(edges: tuple[Edge, ...]) -> int:
+    """The product of the sizes of some edges."""
+    return prod(edge.size for edge in edges)

@@ -1,0 +1,180 @@
+"""Graph to graph: bonds cut to the slices that are kept, bonds of size 1 dropped, cores merged.
+
+A rewrite is a value: the graph after it, and for every core of that graph how it is made from cores before. So numbers
+follow in the same way whether they are weights, gradients or an optimiser's state. Nothing here holds a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tnmars.errors import GraphError, Problem, listing, nearest
+from tnmars.graph.graph import Core, Edge, Graph, Term
+from tnmars.graph.parts import whole
+
+Keep = Mapping[str, Sequence[int]]
+"""The kept indices of bonds, by qualified name and in rising order; a bond that is not named keeps all."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A core before: its name and edges, and which indices of an axis are taken (None: all)."""
+
+    name: str
+    edges: tuple[str, ...]
+    taken: tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A core after: the product of its sources, summed over the edges that it does not have."""
+
+    name: str
+    edges: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is one core with entries left out, so that state that belongs to entries can follow."""
+        return len(self.sources) == 1
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A graph, and where its cores and bonds come from."""
+
+    graph: Graph
+    pieces: tuple[Piece, ...]
+    bonds: tuple[tuple[str, str], ...]
+    """For each bond that is left, its qualified name now and before."""
+    taken: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """For each bond that is left, by its name now, the indices that it had before."""
+
+
+def prune(graph: Graph, keep: Keep) -> Rewrite:
+    """The graph with only the kept slices; a term of which a bond keeps none is removed."""
+    kept = _checked(graph, keep)
+    terms, origin = [], []
+    for term in graph.terms:
+        wanted = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
+        if all(wanted.values()):
+            terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in wanted.items())))
+            origin.append((term, wanted))
+    after = graph.with_terms(terms)
+    pieces, bonds, taken = [], [], []
+    for term, (before, wanted) in zip(terms, origin, strict=True):
+        for core in before.cores:
+            entries = tuple(wanted.get(edge) for edge in core.edges)
+            source = Source(graph.qualified(before, core.name), core.edges, entries)
+            pieces.append(Piece(after.qualified(term, core.name), core.edges, (source,)))
+        for name, indices in wanted.items():
+            bonds.append((after.qualified(term, name), graph.qualified(before, name)))
+            taken.append((after.qualified(term, name), indices))
+    return Rewrite(after, tuple(pieces), tuple(bonds), tuple(taken))
+
+
+def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
+    """The kept indices of every bond."""
+    sizes = {name: bond.size for name, bond in graph.bonds.items()}
+    found = {name: tuple(range(size)) for name, size in sizes.items()}
+    problems = []
+    for name, indices in keep.items():
+        if name not in sizes:
+            text = f"keep names bond '{name}', which the graph does not have."
+            problems.append(Problem(text, f"Bonds: {listing(list(sizes))}.{nearest(name, sizes)}"))
+            continue
+        numbers = list(map(whole, indices))
+        taken = tuple(index for index in numbers if isinstance(index, int) and not isinstance(index, bool))
+        if len(taken) < len(numbers):
+            text = f"keep of bond '{name}' is {list(indices)!r}."
+            problems.append(Problem(text, "It lists the numbers of slices, such as [0, 2]."))
+            continue
+        if any(after <= before for before, after in pairwise(taken)) or any(
+            not 0 <= index < sizes[name] for index in taken
+        ):
+            text = f"keep of bond '{name}' is {list(taken)}."
+            problems.append(Problem(text, f"Indices rise, from 0 to {sizes[name] - 1}."))
+        found[name] = taken
+    if problems:
+        raise GraphError(problems)
+    return found
+
+
+def drop_ones(graph: Graph) -> Rewrite:
+    """The graph without bonds of size 1. Parts that they joined become factors of an outer product."""
+
+    def solid(term: Term) -> Term:
+        ones = {bond.name for bond in term.bonds if bond.size == 1}
+        cores = (Core(core.name, tuple(edge for edge in core.edges if edge not in ones)) for core in term.cores)
+        return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in ones), tuple(cores))
+
+    return _reshaped(graph, solid)
+
+
+def merge(graph: Graph, term: str, first: str, second: str) -> Rewrite:
+    """The graph with two cores of a term contracted to one, which has the first one's name and place."""
+
+    def merged(found: Term) -> Term:
+        if found.name != term:
+            return found
+        return _merged(found, first, second)
+
+    return _reshaped(graph, merged, {(term, first): (first, second)})
+
+
+def _merged(term: Term, first: str, second: str) -> Term:
+    cores = {core.name: core for core in term.cores}
+    ends = term.ends()
+    inner = {bond.name for bond in term.bonds if set(ends[bond.name]) <= {first, second}}
+    edges = tuple(dict.fromkeys(edge for name in (first, second) for edge in cores[name].edges if edge not in inner))
+    joined = [Core(first, edges) if core.name == first else core for core in term.cores if core.name != second]
+    return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in inner), tuple(joined))
+
+
+def _reshaped(
+    graph: Graph, change: Callable[[Term], Term], joined: Mapping[tuple[str, str], tuple[str, ...]] | None = None
+) -> Rewrite:
+    """A rewrite that changes terms one by one and keeps every slice."""
+    terms = tuple(map(change, graph.terms))
+    after = graph.with_terms(terms)
+    pieces, bonds = [], []
+    for before, term in zip(graph.terms, terms, strict=True):
+        cores = {core.name: core for core in before.cores}
+        for core in term.cores:
+            names = (joined or {}).get((term.name, core.name), (core.name,))
+            sources = tuple(
+                Source(graph.qualified(before, name), cores[name].edges, (None,) * len(cores[name].edges))
+                for name in names
+            )
+            pieces.append(Piece(after.qualified(term, core.name), core.edges, sources))
+        bonds += [(after.qualified(term, bond.name), graph.qualified(before, bond.name)) for bond in term.bonds]
+    taken = tuple((now, tuple(range(graph.bonds[was].size))) for now, was in bonds)
+    return Rewrite(after, tuple(pieces), tuple(bonds), taken)
+
+
+def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
+    """Pairs of neighbouring cores of a term whose merger holds fewer numbers, and how many fewer, the most first.
+
+    A core without edges is a neighbour of every other.
+    """
+    found = []
+    for term in graph.terms:
+        sizes = graph.sizes(term)
+
+        def entries(core: Core, sizes: Mapping[str, int] = sizes) -> int:
+            total = 1
+            for edge in core.edges:
+                total *= sizes[edge]
+            return total
+
+        for at, first in enumerate(term.cores):
+            for second in term.cores[at + 1 :]:
+                if first.edges and second.edges and not set(first.edges) & set(second.edges):
+                    continue
+                after = next(core for core in _merged(term, first.name, second.name).cores if core.name == first.name)
+                saved = entries(first) + entries(second) - entries(after)
+                if saved > 0:
+                    found.append((term.name, first.name, second.name, saved))
+    return sorted(found, key=lambda pair: -pair[-1])

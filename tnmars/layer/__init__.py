@@ -1,0 +1,1 @@
+"""The layer: an `nn.Module` with parameters, masks and the emitted code."""

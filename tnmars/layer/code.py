@@ -1,0 +1,125 @@
+"""Forms to functions: emitted source made callable, and the functions of a layer for every range of batch sizes.
+
+The plans of the nominal batch are made at once; those of other ranges when they are first needed. Plans are values and
+may be given, so that a resumed run takes the ones it had.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tnmars.graph import Graph
+from tnmars.layer.chunks import in_chunks
+from tnmars.plan.layout import Weighing
+from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.choice import Planner
+from tnmars.program.emit import core_names, emit, gate_names
+from tnmars.program.estimate import staged, standing
+from tnmars.program.gating import masked
+
+MODES = ("train", "infer")
+WEIGHT = "weight"
+"""The mode of the program that makes the dense weight."""
+
+Chosen = tuple[str, int]
+"""A mode and the batch that a plan is made for."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The functions of one program."""
+
+    fold: Callable[..., tuple[Tensor, ...]]
+    run: Callable[..., Tensor]
+    cores: tuple[str, ...]
+    source: str
+    chunk: int = 0
+    gates: tuple[str, ...] = ()
+    """The bonds whose gates `fold` takes after the cores."""
+    keep: int = 0
+    """With chunks, for how many rows a training step keeps what it makes in between; 0 for all."""
+    ready: Callable[..., tuple[Tensor, ...]] | None = None
+    """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
+
+    def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
+        """The result for given parts; a large batch is cut into chunks where the form says so."""
+        if self.ready is not None:
+            parts = self.ready(*parts)
+        more = parts if bias is None else (bias, *parts)
+        if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
+            return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
+        return self.run(*inputs, *more)
+
+
+@lru_cache(maxsize=4096)
+def _functions(source: str) -> tuple[Any, Any]:
+    """The two functions of an emitted source. It is ours: no name of a spec file is in it but in comments."""
+    name = f"<tnmars {abs(hash(source)):x}>"
+    space: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), space)  # noqa: S102
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    return space["fold"], space["run"]
+
+
+def code(form: Form, gated: Graph | None = None) -> Code:
+    """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
+    program = form.program if gated is None else masked(form.program, gated)
+    source = emit(program, form.frame)
+    fold, run = _functions(source)
+    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program), form.keep)
+    if not form.chunk or not standing(program):
+        return made
+    later = emit(staged(program), form.frame)
+    ready, run = _functions(later)
+    return replace(made, run=run, ready=ready, source=f"{source}\n\n# for chunks of a batch\n{later}")
+
+
+class Programs:
+    """The code of a layer for every mode and batch, with gates if asked for."""
+
+    def __init__(self, planner: Planner, *, gated: bool = False, plans: Mapping[Chosen, Form] | None = None):
+        self.planner = planner
+        self.gated = planner.graph if gated else None
+        self._buckets = planner.buckets
+        self.plans: dict[Chosen, Form] = dict(plans or {})
+        self._codes: dict[Chosen, Code] = {}
+        self.weight: Code | None = None
+        """What makes the dense weight; none where no term is left."""
+        if planner.graph.terms:
+            weighing = Weighing(planner.model)
+            self.weight_form = weight_forms(planner.graph, weighing, planner.optimizer)[0]
+            self.weight = code(self.weight_form, self.gated)
+            for mode in MODES:
+                self.pick(planner.nominal, mode)
+
+    def bucket(self, batch: int) -> int:
+        """The batch whose plan another takes."""
+        for entry in self._buckets:
+            if batch <= entry.limit:
+                return entry.batch
+        return self._buckets[-1].batch
+
+    def plan(self, mode: str, batch: int) -> Form:
+        """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
+        key = (mode, self.bucket(batch))
+        if key not in self.plans:
+            self.plans[key] = self.planner.plan(*key)
+        return self.plans[key]
+
+    def pick(self, batch: int, mode: str) -> Code:
+        """The code for a batch, or for the dense weight."""
+        if mode == WEIGHT:
+            assert self.weight is not None
+            return self.weight
+        key = (mode, self.bucket(batch))
+        found = self._codes.get(key)
+        if found is None:
+            found = self._codes[key] = code(self.plan(*key), self.gated)
+        return found

@@ -1,0 +1,163 @@
+"""Only the open slices: the programs of a layer for the slices that this step's gates leave open.
+
+A sample of hard concrete gates is mostly exact zeros, and a slice whose gate is 0 takes no part: cores are cut to the
+open slices before they are contracted. Values and gradients are the same, to rounding. Plans are made for a few levels
+of openness and fitted to the sizes at hand; sizes are rounded up with shut slices, so that programs are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil, prod
+
+import torch
+from torch import Tensor
+
+from tnmars.graph import Edge, Graph
+from tnmars.layer.code import WEIGHT, Code, Programs, code
+from tnmars.plan.network import groups
+from tnmars.program.candidates import Form
+from tnmars.program.choice import Planner
+from tnmars.program.instructions import Conv, Instruction
+
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+"""The sizes that numbers of open slices are rounded up to."""
+MANY = 4
+"""With more bonds than this, all are rounded to the same share, for there would be too many programs."""
+MOST = 4096
+"""How many programs are kept."""
+
+
+class Opening:
+    """Finds the open slices of a step and the code for them."""
+
+    def __init__(self, planner: Planner):
+        self.planner = planner
+        self._programs: dict[int, Programs] = {}
+        self._codes: dict[tuple[object, ...], Code] = {}
+
+    def __call__(
+        self,
+        mode: str,
+        batch: int,
+        cores: Mapping[str, Tensor],
+        gates: Mapping[str, Tensor],
+        is_open: Mapping[str, Sequence[bool]],
+    ) -> tuple[Code, list[Tensor]]:
+        """The code for the open slices, and the cores and gates that it takes."""
+        taken = open_slices(self.planner.graph, is_open)
+        sizes = {name: len(indices) for name, indices in taken.items()}
+        made = self._code(mode, batch, sizes)
+        return made, _arguments(self.planner.graph, made, cores, gates, taken)
+
+    def _code(self, mode: str, batch: int, sizes: Mapping[str, int]) -> Code:
+        graph = self.planner.graph
+        share = sum(sizes.values()) / sum(bond.size for bond in graph.bonds.values())
+        level = 0
+        while share <= 0.5 ** (level + 1):
+            level += 1
+        if level not in self._programs:
+            near = resized(graph, _sizes_at(graph, 0.5**level))
+            untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
+            self._programs[level] = Programs(untimed, gated=True)
+        programs = self._programs[level]
+        key = (mode, 0 if mode == WEIGHT else programs.bucket(batch), level, *sizes.values())
+        if key not in self._codes:
+            if len(self._codes) >= MOST:
+                self._codes.clear()
+            form = programs.weight_form if mode == WEIGHT else programs.plan(mode, batch)
+            self._codes[key] = code(_fitted(form, sizes), resized(graph, sizes))
+        return self._codes[key]
+
+
+def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
+    """The slices of each bond to contract: the open ones, filled up with shut ones to a size of few.
+
+    Terms of equal shape are computed together, so they take as many slices of a bond as the one with the most.
+    """
+    found = {name: [at for at, value in enumerate(values) if value] for name, values in gates.items()}
+    counts = {name: _rounded(len(indices), len(gates[name])) for name, indices in found.items()}
+    if len(counts) > MANY:
+        share = max(count / len(gates[name]) for name, count in counts.items())
+        counts = {name: _rounded(ceil(share * len(values)), len(values)) for name, values in gates.items()}
+    for terms in groups(graph):
+        for bond in terms[0].bonds:
+            names = [graph.qualified(term, bond.name) for term in terms]
+            most = max(counts[name] for name in names)
+            counts.update(dict.fromkeys(names, most))
+    for name, indices in found.items():
+        spare = [at for at, value in enumerate(gates[name]) if not value]
+        found[name] = sorted(indices + spare[: counts[name] - len(indices)])
+    return found
+
+
+def _sizes_at(graph: Graph, share: float) -> dict[str, int]:
+    """Sizes of bonds to plan for: that share of each, but at least 2, so that a plan fits any.
+
+    Terms that differ must still differ, or they would be computed together: the first bond is made wider then.
+    """
+    found: dict[str, int] = {}
+    seen: list[object] = []
+    for terms in groups(graph):
+        sizes = {bond.name: max(min(bond.size, 2), ceil(bond.size * share)) for bond in terms[0].bonds}
+        while (sizes, terms[0].cores) in seen:
+            sizes[terms[0].bonds[0].name] += 1
+        seen.append((sizes, terms[0].cores))
+        found |= {graph.qualified(term, name): size for term in terms for name, size in sizes.items()}
+    return found
+
+
+def _rounded(count: int, size: int) -> int:
+    return min(next((step for step in STEPS if step >= count), size), size)
+
+
+def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with other sizes of its bonds."""
+    terms = []
+    for term in graph.terms:
+        bonds = tuple(Edge(bond.name, sizes[graph.qualified(term, bond.name)]) for bond in term.bonds)
+        terms.append(replace(term, bonds=bonds))
+    return replace(graph, terms=tuple(terms))
+
+
+def _fitted(form: Form, sizes: Mapping[str, int]) -> Form:
+    """A form for other sizes of bonds than those that it was planned for."""
+    fitted = {label: sizes.get(label, size) for label, size in form.program.sizes}
+    axes = form.program.axes()
+
+    def regrouped(entry: Instruction) -> Instruction:
+        """A bond that a convolution keeps makes its groups."""
+        if not isinstance(entry, Conv):
+            return entry
+        kept = [label for label in axes[entry.weight][0] if label in axes[entry.source][1]]
+        return replace(entry, groups=prod(fitted[label] for label in kept))
+
+    program = replace(
+        form.program,
+        fold=tuple(map(regrouped, form.program.fold)),
+        run=tuple(map(regrouped, form.program.run)),
+        sizes=tuple(fitted.items()),
+    )
+    return replace(form, program=program)
+
+
+def _arguments(
+    graph: Graph, made: Code, cores: Mapping[str, Tensor], gates: Mapping[str, Tensor], taken: Mapping[str, list[int]]
+) -> list[Tensor]:
+    """The cores and gates that `fold` takes, cut to the slices taken."""
+    index = {
+        name: torch.tensor(indices, device=gates[name].device)
+        for name, indices in taken.items()
+        if len(indices) < gates[name].shape[0]
+    }
+    found = []
+    for name in made.cores:
+        value = cores[name]
+        for axis, bond in enumerate(graph.bonds_of(name)):
+            if bond in index:
+                value = value.index_select(axis, index[bond])
+        found.append(value)
+    for name in made.gates:
+        found.append(gates[name].index_select(0, index[name]) if name in index else gates[name])
+    return found

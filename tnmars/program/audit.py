@@ -1,0 +1,319 @@
+"""Whether a form computes the layer of a graph, and nothing else: for plans that come from a file.
+
+The verifier of `tnmars.verify` checks that labels agree from step to step. Here the ends are held against the graph
+too: the frame, the cores and inputs and their labels and sizes, that every core is used once, that a label is summed
+once all that have it are joined, and that the result has the axes of the output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NoReturn
+
+from tnmars.errors import Problem, TnmarsError
+from tnmars.graph import Graph, Role
+from tnmars.plan import network as nets
+from tnmars.plan.network import BATCH, TOKENS, Labels
+from tnmars.plan.steps import Groups
+from tnmars.program.candidates import Form, layer_frame, lookup_frame
+from tnmars.program.emit import Frame, emit
+from tnmars.program.instructions import (
+    Conv,
+    Fetch,
+    Instruction,
+    Kernel,
+    Matmul,
+    Plus,
+    Receive,
+    Rows,
+    Scale,
+    Total,
+    Weight,
+)
+from tnmars.program.verify import verify
+
+VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
+"""The names that lowering gives to values; the emitted code has other variables too."""
+FIX = "The file was changed, or is of another graph or version: leave the plan out, and it is made anew."
+
+
+def wrong(text: str) -> NoReturn:
+    """Refuses a plan."""
+    raise TnmarsError(Problem(text, FIX))
+
+
+def audit(form: Form, graph: Graph) -> None:
+    """Raises `TnmarsError` where a form is not one of the graph."""
+    _Audit(form, graph).run()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a value is made of: names of cores and of inputs."""
+
+    cores: frozenset[str] = frozenset()
+    inputs: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Made) -> _Made:
+        return _Made(self.cores | other.cores, self.inputs | other.inputs)
+
+    def __and__(self, other: _Made) -> bool:
+        return bool(self.cores & other.cores or self.inputs & other.inputs)
+
+
+class _Audit:
+    def __init__(self, form: Form, graph: Graph):
+        self.form, self.graph, self.program = form, graph, form.program
+        self.sizes: dict[str, int] = {}
+        self.fetched: dict[tuple[str, ...], Labels] = {}
+        for terms in (*nets.groups(graph), *((term,) for term in graph.terms)):
+            self.sizes |= nets.sizes_of(graph, terms)
+            self.fetched |= {leaf.names: leaf.labels for leaf in nets.core_leaves(graph, terms)}
+        self.data = _data_labels(graph)
+        has_input = not (form.frame.strides or form.frame.dense)
+        leaves = nets.layer_network(graph, graph.terms[:1], 1).leaves if has_input else ()
+        self.inputs = {leaf.names[0]: leaf for leaf in leaves if not leaf.is_core}
+        modes = [mode.name for mode in graph.modes]
+        looked_up = [label for label, _, _ in form.frame.strides]
+        self.kept = frozenset(modes if form.frame.dense else (*looked_up, *_flat(_output_axes(graph))))
+        self.taps = dict(zip(nets.flat_modes(graph, Role.KERNEL), graph.tap_groups, strict=False))
+        self.terms = {name: name.rpartition(".")[0] for name in graph.cores}
+
+    def run(self) -> None:
+        """Checks everything, from the outside to the inside."""
+        if self.form.frame not in _frames(self.graph):
+            wrong("the frame of the plan is not one that the graph has.")
+        is_flat = not self.graph.inputs and not self.graph.kernel_size and not self.form.frame.strides
+        if self.form.chunk < 0 or (self.form.chunk and not is_flat):
+            wrong(f"a chunk of {self.form.chunk} does not go with the layer.")
+        self._names()
+        self._labels()
+        for instruction in self.program.instructions:
+            self._place(instruction)
+        try:
+            verify(self.program)
+        except (AssertionError, LookupError) as error:
+            wrong(f"the program of the plan is wrong: {error or 'its result is not made'}")
+        made = self._sums()
+        whole = _Made(frozenset(self.graph.cores), frozenset(self.inputs))
+        if made[self.program.result] != whole:
+            wrong("the result of the plan is not made of all cores and inputs.")
+        self._result()
+        emit(self.program, self.form.frame)
+
+    def _names(self) -> None:
+        names = [instruction.out for instruction in self.program.instructions]
+        for name in (*names, self.program.result):
+            if not VARIABLE.fullmatch(name):
+                wrong(f"{name!r} is not a name that a value has.")
+        if len(set(names)) < len(names):
+            wrong("a value of the plan is made twice.")
+
+    def _labels(self) -> None:
+        """Every label is one of the graph, with its size; the lengths of data axes are nominal."""
+        given = dict(self.program.sizes)
+        if len(given) < len(self.program.sizes):
+            wrong("a label of the plan has two sizes.")
+        for label, size in given.items():
+            if label in self.data:
+                if size < 0:
+                    wrong(f"data axis '{label}' has length {size}.")
+            elif self.sizes.get(label) != size:
+                known = f"the graph has {self.sizes[label]}" if label in self.sizes else "the graph has no such edge"
+                wrong(f"edge {label!r} has size {size} in the plan, but {known}.")
+        if self.program.dynamic - self.data or (self.data & given.keys()) - self.program.dynamic:
+            wrong("the data axes of the plan are not those of the graph.")
+        for instruction in self.program.instructions:
+            for label in (label for axis in instruction.axes for label in axis):
+                if label not in given:
+                    wrong(f"{instruction.out} has edge {label!r}, whose size the plan does not say.")
+
+    def _place(self, instruction: Instruction) -> None:
+        """What an instruction takes from outside, and where it stands."""
+        if isinstance(instruction, Scale):
+            wrong(f"{instruction.out} multiplies a gate in, which is no matter of a plan.")
+        flat = _flat(instruction.axes)
+        if isinstance(instruction, Fetch):
+            labels = self.fetched.get(instruction.cores)
+            if labels is None:
+                wrong(f"{instruction.out} takes {' '.join(instruction.cores)!r}, but the graph has no such cores.")
+            kept = tuple(label for label in labels if label in flat)
+            lost = [label for label in labels if label not in flat]
+            is_flat = all(len(axis) == 1 for axis in instruction.axes)
+            if not is_flat or kept != flat or self._volume(lost) != 1 or bool(lost) != instruction.has_ones:
+                wrong(f"{instruction.out} takes core '{instruction.cores[0]}' with other axes than it has.")
+        if isinstance(instruction, Receive):
+            leaf = self.inputs.get(instruction.name)
+            if leaf is None or not self._is_same(instruction.axes, leaf.axes):
+                wrong(f"{instruction.out} takes input {instruction.name!r}, which the layer has not, or not so.")
+        if isinstance(instruction, Rows):
+            looked_up = [label for label, _, _ in self.form.frame.strides]
+            if any(label not in looked_up for label in instruction.labels):
+                wrong(f"{instruction.out} looks up what is not looked up.")
+        if isinstance(instruction, Weight) and not self.form.frame.dense:
+            wrong(f"{instruction.out} is the dense weight, which nothing takes.")
+
+    def _sums(self) -> Mapping[str, _Made]:
+        """What each value is made of; checks that nothing is used twice and that sums are not taken too early."""
+        made: dict[str, _Made] = {}
+        axes = self.program.axes()
+        kernels = {entry.out: entry for entry in self.program.instructions if isinstance(entry, Kernel)}
+        for instruction in self.program.instructions:
+            read = [made[name] for name in instruction.reads]
+            if isinstance(instruction, Plus):
+                self._plus(instruction, *read)
+            elif len(read) == 2:
+                self._times(instruction, *read)
+            made[instruction.out] = self._leaf(instruction)
+            for part in read:
+                made[instruction.out] |= part
+            if isinstance(instruction, Total):
+                self._total(instruction, axes[instruction.source])
+            if isinstance(instruction, Conv):
+                self._conv(instruction, axes[instruction.source], kernels[instruction.weight])
+            for label in self._gone(instruction, axes):
+                self._summed(instruction, label, made[instruction.out])
+        return made
+
+    @staticmethod
+    def _leaf(instruction: Instruction) -> _Made:
+        if isinstance(instruction, Fetch):
+            return _Made(cores=frozenset(instruction.cores))
+        return _Made(inputs=frozenset([instruction.name])) if isinstance(instruction, Receive) else _Made()
+
+    def _times(self, instruction: Instruction, left: _Made, right: _Made) -> None:
+        """Only parts of one term are multiplied, or of terms that are stacked."""
+        one, two = ({self.terms[core] for core in part.cores} for part in (left, right))
+        if left & right or (one and two and one != two):
+            wrong(f"{instruction.out} multiplies a core or an input twice, or parts of different terms.")
+
+    @staticmethod
+    def _total(instruction: Total, source: Groups) -> None:
+        if len(instruction.axes) + len(instruction.dims) != len(source):
+            wrong(f"{instruction.out} sums axes that are not there.")
+
+    def _plus(self, instruction: Plus, left: _Made, right: _Made) -> None:
+        """Only whole terms are added."""
+        for part in (left, right):
+            terms = {self.terms[core] for core in part.cores}
+            if {core for core, term in self.terms.items() if term in terms} != part.cores:
+                wrong(f"{instruction.out} adds a part of a term.")
+        if left.cores & right.cores or left.inputs != right.inputs or left.inputs != self.inputs.keys():
+            wrong(f"{instruction.out} adds values that are not terms of a sum.")
+
+    @staticmethod
+    def _gone(instruction: Instruction, axes: Mapping[str, Groups]) -> Iterator[str]:
+        """The labels that an instruction sums."""
+        looked_up = instruction.labels if isinstance(instruction, Rows) else ()
+        for label in dict.fromkeys(label for name in instruction.reads for label in _flat(axes[name])):
+            if label not in _flat(instruction.axes) and label not in looked_up:
+                yield label
+
+    def _summed(self, instruction: Instruction, label: str, made: _Made) -> None:
+        """A label may be summed once every core of the term and every input that has it is joined."""
+        if not isinstance(instruction, (Matmul, Total, Conv)) or label in self.kept:
+            wrong(f"{instruction.out} loses edge {label!r}.")
+        terms = {self.terms[core] for core in made.cores}
+        for entry in self.program.fold:
+            if isinstance(entry, Fetch) and label in self.fetched[entry.cores]:
+                alike = not terms or self.terms[entry.cores[0]] in terms
+                if alike and not made.cores.issuperset(entry.cores):
+                    wrong(f"{instruction.out} sums edge {label!r} before core '{entry.cores[0]}' is joined.")
+        for name, leaf in self.inputs.items():
+            if label in leaf.labels and name not in made.inputs:
+                wrong(f"{instruction.out} sums edge {label!r} before input '{name}' is joined.")
+
+    def _conv(self, instruction: Conv, source: Groups, kernel: Kernel) -> None:
+        """The taps of a kernel are those of the spatial axes that act in the convolution."""
+        taps = tuple(label for label in kernel.axes[1] if label not in source[1])
+        if not taps:
+            is_right = not instruction.spatial and kernel.taps == ((1,) if instruction.groups > 1 else ())
+            if not is_right and kernel.taps != (1,):
+                wrong(f"{instruction.out} convolves without taps, but along {list(instruction.spatial)}.")
+            return
+        acting = tuple(sorted(axis for tap in taps for axis in self.taps.get(tap, (-1,))))
+        form = tuple(size if axis in acting else 1 for axis, size in enumerate(self.graph.kernel_size))
+        space = tuple((nets.spatial(axis),) for axis in range(len(form)))
+        if instruction.spatial != acting or kernel.taps != form or source[2:] != space:
+            wrong(f"{instruction.out} convolves along {list(instruction.spatial)}, but its taps are of other axes.")
+
+    def _result(self) -> None:
+        """The result has the axes of the output, or is the dense weight in torch's layout."""
+        last = self.program.instructions[-1]
+        axes = self.program.axes()[self.program.result]
+        if not self.form.frame.dense:
+            if not self._is_same(axes, _output_axes(self.graph)):
+                wrong("the result of the plan has other axes than the output.")
+            return
+        groups, keep = _weight_axes(self.graph)
+        shape = self.graph.dense_shape
+        if self.form.frame.is_transposed:
+            groups, keep, shape = groups[::-1], keep[::-1], shape[::-1]
+        if not isinstance(last, Weight) or last.out != self.program.result:
+            wrong("the plan does not end with the dense weight.")
+        if not self._is_same(axes, groups) or (last.keep, last.shape) != (keep, shape):
+            wrong("the dense weight of the plan has another shape than the graph's.")
+
+    def _is_same(self, found: Groups, wanted: Groups) -> bool:
+        """Whether axes are the wanted ones, but for labels of size 1 that may be left out."""
+        if len(found) != len(wanted):
+            return False
+        given = set(_flat(found))
+        return all(
+            axis == tuple(label for label in whole if label in given)
+            and self._volume([label for label in whole if label not in given]) == 1
+            for axis, whole in zip(found, wanted, strict=True)
+        )
+
+    def _volume(self, labels: Sequence[str]) -> int:
+        return prod(self.sizes.get(label, 0) for label in labels)
+
+
+def _flat(axes: Groups) -> Labels:
+    return tuple(label for axis in axes for label in axis)
+
+
+def _data_labels(graph: Graph) -> frozenset[str]:
+    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
+        return frozenset([TOKENS])
+    if graph.inputs:
+        modes = {mode.name for mode in graph.modes}
+        names = {name for operand in graph.inputs for axis in operand.axes for name in axis}
+        return frozenset(map(nets.data, names - modes))
+    return frozenset([BATCH, *map(nets.spatial, range(len(graph.kernel_size)))])
+
+
+def _output_axes(graph: Graph) -> Groups:
+    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
+        return ((TOKENS,), *((nets.flat_modes(graph, Role.OUT),) if graph.of_role(Role.OUT) else ()))
+    if graph.inputs:
+        modes = {mode.name for mode in graph.modes}
+        return tuple(tuple(name if name in modes else nets.data(name) for name in axis) for axis in graph.output)
+    axes = ((nets.spatial(axis),) for axis in range(len(graph.kernel_size)))
+    return ((BATCH,), nets.flat_modes(graph, Role.OUT), *axes)
+
+
+def _weight_axes(graph: Graph) -> tuple[Groups, tuple[int, ...]]:
+    """The axes of the weight before it is cut and shaped, and the real length of each."""
+    roles = [(role, Role.PATCH) if role is Role.IN else (role,) for role in graph.rules.layout]
+    groups = tuple(nets.flat_modes(graph, *group) for group in roles) or tuple((mode.name,) for mode in graph.modes)
+    modes = {mode.name: mode for mode in graph.modes}
+    rooms = [(modes[group[0]].role if group else None, prod(modes[name].size for name in group)) for group in groups]
+    return groups, tuple(graph.padding[role][1] if role in graph.padding else room for role, room in rooms)
+
+
+def _frames(graph: Graph) -> tuple[Frame, ...]:
+    """The frames that the forms of a layer have."""
+    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
+        return (lookup_frame(graph),)
+    frame = layer_frame(graph)
+    if not graph.rules.layout:
+        return (frame,)
+    spatial = len(graph.kernel_size)
+    dense = replace(
+        frame, dense=f"F.conv{spatial}d" if spatial else "F.linear", unfold=(), subsample=False, pad=0, cut=0
+    )
+    return (frame, dense, *(() if spatial else (replace(dense, is_transposed=True),)))

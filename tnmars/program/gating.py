@@ -1,0 +1,50 @@
+"""Program to program: the gates of bonds multiplied in, each exactly once.
+
+A gate goes to the smallest core that carries its bond, the first in the graph's order on a tie. A core that carries
+several is scaled by their product, so that each core is multiplied once. Planning knows nothing of gates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from tnmars.graph import Graph
+from tnmars.program.instructions import Fetch, Instruction, Name, Program, Scale
+
+
+@lru_cache(maxsize=512)
+def homes(graph: Graph) -> dict[str, tuple[tuple[str, str], ...]]:
+    """For each core that scales, its bonds: as (edge on the core, qualified name of the bond)."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for term in graph.terms:
+        sizes = {core.name: prod(graph.shape(term, core)) for core in term.cores}
+        for bond, ends in term.ends().items():
+            if bond in {edge.name for edge in term.bonds}:
+                home = min(ends, key=sizes.__getitem__)
+                found.setdefault(graph.qualified(term, home), []).append((bond, graph.qualified(term, bond)))
+    return {core: tuple(bonds) for core, bonds in found.items()}
+
+
+def masked(program: Program, graph: Graph) -> Program:
+    """The program with every bond's gate multiplied into a core as soon as it is fetched."""
+    where = homes(graph)
+    fold: list[Instruction] = []
+    for instruction in program.fold:
+        if not isinstance(instruction, Fetch) or instruction.cores[0] not in where:
+            fold.append(instruction)
+            continue
+        raw = f"{instruction.out}_raw"
+        fold += [replace(instruction, out=raw), _scale(instruction, raw, where)]
+    return replace(program, fold=tuple(fold))
+
+
+def _scale(fetch: Fetch, raw: Name, where: dict[str, tuple[tuple[str, str], ...]]) -> Scale:
+    """The scaling of a core, or of equal cores of several terms, whose bonds are labelled as the first term's."""
+    labels = {label for axis in fetch.axes for label in axis}
+    gates = []
+    for at, (_, first) in enumerate(where[fetch.cores[0]]):
+        names = tuple(where[core][at][1] for core in fetch.cores)
+        gates.append((first if first in labels else "", names))
+    return Scale(fetch.out, fetch.axes, raw, tuple(gates))

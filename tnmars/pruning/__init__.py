@@ -1,0 +1,1 @@
+"""Pruning: what the gates keep becomes a smaller graph; weights and optimizer state follow."""

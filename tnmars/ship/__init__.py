@@ -1,0 +1,1 @@
+"""Shipping: frozen layers, ONNX and plain source."""

@@ -1,0 +1,251 @@
+"""Layers for where tnmars is not: ONNX files, programs of `torch.export`, and Python files that need torch alone.
+
+What is written computes with the plan of the nominal batch and takes any batch. Files are whole or not there.
+"""
+
+from __future__ import annotations
+
+import copy
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import indent
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, ShapesCollection
+
+from tnmars import files
+from tnmars.errors import Problem, TnmarsError
+from tnmars.layer import forward as faces
+from tnmars.layer.module import Code, TNModule, code, layers
+from tnmars.pruning.prune_model import prune
+
+NEEDED = ("onnx", "onnxscript")
+"""What torch needs to write ONNX."""
+
+
+def export_program(model: nn.Module, example_inputs: Tensor | tuple[Tensor, ...]) -> ExportedProgram:
+    """The model in evaluation, as a program of `torch.export` whose inputs have any length on their first axis.
+
+    The example may have a batch of 1. The model itself is left as it is.
+    """
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    # torch takes a length of 1 as a constant, and two inputs that are one tensor as one input
+    inputs = tuple(torch.cat([value, value]) if value.dim() and len(value) == 1 else value.clone() for value in inputs)
+    lengths: Any = ShapesCollection()  # type: ignore[no-untyped-call]
+    for value in inputs:
+        if value.dim():
+            lengths[value] = {0: Dim.DYNAMIC}
+    ready = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        return respell(torch.export.export(ready, inputs, dynamic_shapes=lengths.dynamic_shapes(ready, inputs)))
+
+
+def respell(program: ExportedProgram) -> ExportedProgram:
+    """The program, whose parameters named by a word that Python reserves have an underscore more.
+
+    torch writes a program as Python code, where `self.cores.class` is no attribute.
+    """
+    for entry in program.graph_signature.input_specs:
+        old = entry.target
+        if old is None or not any(map(iskeyword, old.split("."))):
+            continue
+        held: dict[str, Any] = program.state_dict if old in program.state_dict else program.constants
+        new = ".".join(f"{part}_" if iskeyword(part) else part for part in old.split("."))
+        while new in held:
+            new += "_"
+        entry.target = new
+        held[new] = held.pop(old)
+    return program
+
+
+def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tuple[Tensor, ...]) -> None:
+    """Writes the model in evaluation as an ONNX file that takes any batch, the first axis of every input.
+
+    Layers with gates are pruned first, for that is what they compute in evaluation.
+    Raises `TnmarsError` where the packages for it are missing or the file cannot be written.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        hint = "Install what is missing with: pip install 'tnmars[export]'"
+        raise TnmarsError(Problem(f"ONNX export needs {' and '.join(missing)}, which cannot be imported.", hint))
+    target = Path(path)
+    try:
+        # in a folder of its own, because large weights are a second file that the first one names
+        with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            made = torch.onnx.export(export_program(_cut(model), example_inputs), dynamo=True, verbose=False)
+            assert made is not None
+            made.save(Path(folder) / target.name)
+            for part in sorted(Path(folder).iterdir(), key=lambda part: part.name == target.name):
+                part.replace(target.parent / part.name)
+    except OSError as error:
+        raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
+
+
+def _cut(model: nn.Module) -> nn.Module:
+    return prune(model) if any(layer.masks is not None for _, layer in layers(model)) else model
+
+
+def write_source(layer: nn.Module, path: str | Path) -> None:
+    """Writes a layer as a Python file with a class `Layer` that needs torch alone and has the same `state_dict` keys.
+
+    Raises `TnmarsError` where it is not a compiled layer, or the file cannot be written.
+    """
+    if not isinstance(layer, TNModule):
+        raise TnmarsError(f"{type(layer).__name__} is not a compiled layer, and has no source to write.")
+    if layer.masks is not None:
+        raise TnmarsError(
+            "the layer has gates, which its source would not have: write_source(tnmars.prune(layer), ...)."
+        )
+    if not layer.graph.terms:
+        raise TnmarsError("the layer has no term left, and so no source to write: it is its bias alone.")
+    files.write_text(path, source(layer))
+
+
+def source(layer: TNModule) -> str:
+    """The text of a Python file with a class `Layer` that computes what the layer does."""
+    graph = layer.graph
+    made = code(layer.plan("train", layer.nominal))
+    emitted = _functions(made)
+    if graph.kind == "tensor":
+        assert layer._weight is not None
+        emitted.append(_functions(layer._weight)[0].replace("def fold(", "def whole(", 1))
+    if graph.kind in ("tensor", "embedding"):
+        emitted.append(_CHECK)
+    return _FILE.format(
+        title=f"{graph.kind} {graph.name or '(unnamed)'}: {graph.signature}",
+        batch=layer.nominal,
+        shapes="".join(f'    "{name}": {graph.cores[name]},\n' for name in made.cores),
+        functions="\n\n\n".join(emitted),
+        bias=f"nn.Parameter(torch.empty({graph.out_features}, **where))" if graph.has_bias else "None",
+        forward=indent(_forward(layer), "    "),
+    )
+
+
+def _functions(made: Code) -> list[str]:
+    """The text of `fold` and of `run`. Neither has an empty line."""
+    _, fold, run = made.source.strip().split("\n\n\n")
+    return [fold, run]
+
+
+def _forward(layer: TNModule) -> str:
+    """The method that checks and flattens the input, and shapes the output. Names of a graph are text in it at most."""
+    graph = layer.graph
+    more = "self.bias, *self.parts()" if graph.has_bias else "*self.parts()"
+    if graph.kind == "linear":
+        flat = f"run(x.reshape(-1, {graph.in_features}), {more})"
+        return f"def forward(self, x):\n    return {flat}.reshape(*x.shape[:-1], {graph.out_features})\n"
+    if graph.kind == "conv":
+        return _CONV.format(axes=len(graph.kernel_size) + 1, more=more)
+    if graph.kind == "map":
+        names = ", ".join(f"x{at}" for at in range(len(graph.inputs)))
+        comment = ", ".join(map(str, graph.inputs))
+        return f"def forward(self, {names}):  # {comment}\n    return run({names}, {more})\n"
+    if graph.kind == "embedding":
+        skip = faces.public_sizes(graph)["padding_idx"]
+        if "mode" in dict(graph.options):
+            kept = "torch.ones_like(flat, dtype=torch.bool)" if skip is None else f"flat.ne({skip})"
+            mean = " / counts.clamp_min(1.0).unsqueeze(-1)" if dict(graph.options)["mode"] == "mean" else ""
+            return _BAGS.format(rows=graph.vocab, kept=kept, width=graph.out_features, mean=mean)
+        fill = "" if skip is None else f".masked_fill(flat.eq({skip}).unsqueeze(-1), 0.0)"
+        return _EMBEDDING.format(rows=graph.vocab, fill=fill, width=graph.out_features)
+    assert layer._weight is not None
+    return _TENSOR.format(cores=layer._weight.cores, count=len(graph.modes), sizes=graph.dense_shape)
+
+
+_FILE = '''\
+# {title}
+# Written by tnmars. It needs torch alone; the order of its steps is for a batch of about {batch}, and it takes any.
+#
+#     layer = Layer()
+#     layer.load_state_dict(state)
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+# The names and shapes of the cores, in the order in which `fold` takes them.
+CORES = {{
+{shapes}}}
+
+
+{functions}
+
+
+class Cores(nn.Module):
+    """Parameters by name. Any name will do, also one that torch has a use for."""
+
+    def __init__(self, shapes, **where):
+        super().__init__()
+        for name, shape in shapes.items():
+            *groups, last = name.split(".")
+            place = self
+            for group in groups:
+                place = place._modules.setdefault(group, Cores({{}}))
+            place._parameters[last] = nn.Parameter(torch.empty(shape, **where))
+
+    def train(self, mode=True):
+        return self
+
+
+class Layer(nn.Module):
+    """Takes `device` and `dtype`. Its parameters are not set: load a `state_dict` of the layer."""
+
+    def __init__(self, **where):
+        super().__init__()
+        self.cores = Cores(CORES, **where)
+        self.bias = {bias}
+
+    def parts(self):
+        """What depends on the cores alone."""
+        cores = dict(self.cores.named_parameters())
+        return fold(*[cores[name] for name in CORES])
+
+{forward}'''
+
+_CHECK = '''\
+def check(index, sizes):
+    """Rows that are not there would be read from elsewhere. Compiled code does not look at values."""
+    if not torch.compiler.is_compiling() and ((index < 0) | (index >= index.new_tensor(sizes))).any():
+        raise IndexError(f"an index is negative, or not below {sizes}.")'''
+
+_CONV = """\
+def forward(self, x):
+    if x.dim() == {axes}:
+        return run(x.unsqueeze(0), {more}).squeeze(0)
+    return run(x, {more})
+"""
+
+_EMBEDDING = """\
+def forward(self, index):
+    flat = index.reshape(-1)
+    check(flat, {rows})
+    return run(flat, *self.parts()){fill}.reshape(*index.shape, {width})
+"""
+
+_BAGS = """\
+def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags, tokens), or flat with offsets
+    flat = index.reshape(-1)
+    check(flat, {rows})
+    first = offsets.long() if index.dim() == 1 else torch.arange(len(index), device=index.device) * index.shape[1]
+    bag = torch.searchsorted(first, torch.arange(len(flat), device=flat.device), right=True) - 1
+    kept = {kept}
+    rows = run(flat, *self.parts()).masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    counts = rows.new_zeros(len(first)).index_add(0, bag, kept.to(rows.dtype))
+    return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
+"""
+
+_TENSOR = """\
+def forward(self, index=None):
+    if index is None:
+        cores = dict(self.cores.named_parameters())
+        return whole(*[cores[name] for name in {cores}])[0]
+    flat = index.reshape(-1, {count})
+    check(flat, {sizes})
+    return run(flat, *self.parts()).reshape(index.shape[:-1])
+"""

@@ -1,0 +1,1 @@
+"""Files: models and checkpoints as safetensors with graphs, selectors and plans in the header."""

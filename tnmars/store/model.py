@@ -1,0 +1,267 @@
+"""`save` and `load_into`: a model as one safetensors file whose header carries graphs, selectors and plans.
+
+The tensors have the names of the model's state dict, so any reader of safetensors can use them. A model that is loaded
+into is changed only once everything is known to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
+from tnmars.layer.distributed import is_first_rank, is_sharded
+from tnmars.layer.distributed import whole as whole_tensor
+from tnmars.layer.module import Shell, TNModule
+from tnmars.store import layer as record
+from tnmars.store.container import Container, read, write
+
+SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
+"""What a layer of torch and the compiled one in its place both say about themselves."""
+MODEL = "model."
+"""What the names of a model's tensors start with in a checkpoint, where there are other tensors too."""
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Writes a model: every tensor of its state dict, and how its compiled layers are built.
+
+    Under several processes all call it, and rank 0 writes.
+    """
+    header, tensors = contents(model)
+    if is_first_rank():
+        write(path, Container({"kind": "model", **header}, tensors))
+
+
+def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says about the compiled layers of a model, and its tensors; shared ones are the same object."""
+    layers: dict[TNModule, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, TNModule):
+            layers.setdefault(module, []).append(name)
+        elif isinstance(module, Shell):
+            text = f"layer '{name}' is frozen, and a frozen layer cannot be saved."
+            raise TnmarsError(Problem(text, "Save the model that it was made from, and freeze after loading."))
+    found = [{"names": names, **record.to_json(layer)} for layer, names in layers.items()]
+    return {"layers": found}, _tensors(model)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    whole: dict[int, Tensor] = {}
+    found = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            text = f"'{name}' of the model's state is of type {type(value).__name__}, which cannot be saved."
+            raise TnmarsError(Problem(text, "A state of tensors can: register a buffer, or leave out get_extra_state."))
+        gathered = whole_tensor(value)
+        found[name] = whole.setdefault(id(value), gathered)
+    return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model in a file: its compiled layers as data, and its tensors."""
+
+    layers: Sequence[Mapping[str, Any]]
+    tensors: Mapping[str, Tensor]
+
+    def of(self, layer: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The tensors of a layer, by their names in its own state dict."""
+        prefix = _prefix(layer["names"][0])
+        return {name[len(prefix) :]: value for name, value in self.tensors.items() if name.startswith(prefix)}
+
+
+def _prefix(name: str) -> str:
+    return f"{name}." if name else ""
+
+
+def stored(held: Container) -> Stored:
+    """The model in a file of `save` or of `save_checkpoint`."""
+    layers = held.header.get("layers")
+    if not isinstance(layers, list) or not all(isinstance(entry, dict) and entry.get("names") for entry in layers):
+        raise CheckpointError("the file does not say which of its layers are compiled; it is none of tnmars.")
+    tensors = held.under(MODEL) if held.header.get("kind") == "checkpoint" else dict(held.tensors)
+    return Stored(layers, tensors)
+
+
+def load_into(model: nn.Module, path: str | Path) -> nn.Module:
+    """The model with the layers and the tensors of a file of `save` or `save_checkpoint`.
+
+    Layers that are compiled in the file take the places of those of the same names, whatever these were; a compiled
+    one stays the same object. They have the file's types, on the devices of what they replace; all other tensors are
+    copied into the model's own. Returns the model; or where the whole model is one layer and was not compiled, the one
+    in its place. Raises `TnmarsError` with all that does not fit, and then nothing was changed.
+    """
+    return prepare(model, stored(read(path)), str(path)).apply()
+
+
+def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
+    """A model and what it is to become, once all is known to fit. Raises `TnmarsError`; changes nothing."""
+    problems: list[Problem] = []
+    made: dict[str, TNModule] = {}
+    for entry in held.layers:
+        problems += _replace(model, entry, made)
+    if not problems:
+        problems = list(_differences(model, held, made))
+    if problems:
+        raise TnmarsError([*problems, Problem("Nothing was changed.")], source=source)
+    return Loading(model, held, made)
+
+
+def _replace(model: nn.Module, entry: Mapping[str, Any], made: dict[str, TNModule]) -> Iterator[Problem]:
+    """Builds the layer of an entry, for all its names; tells what is against it."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name in entry["names"]:
+        if name not in modules:
+            yield Problem(
+                f"layer '{name}' is not in the model.", f"Modules: {_known(modules)}.{nearest(name, modules)}"
+            )
+    olds = [modules[name] for name in entry["names"] if name in modules]
+    if not olds:
+        return
+    try:
+        layer = record.from_json(entry, _device(olds[0]))
+    except TnmarsError as error:
+        yield from (Problem(f"layer '{entry['names'][0]}': {one.text}", one.hint) for one in error.problems)
+        return
+    layer.train(olds[0].training)
+    for name, old in zip(entry["names"], olds, strict=False):
+        made[name] = layer
+        if isinstance(old, Shell) and not isinstance(old, TNModule):
+            yield Problem(f"layer '{name}' of the model is frozen.", "Load into the model before it is frozen.")
+        for size in SIZES:
+            have, want = getattr(old, size, None), getattr(layer, size, None)
+            if have is not None and want is not None and have != want:
+                yield Problem(f"layer '{name}' has {size} {have}, but {want} in the file.")
+
+
+def _known(modules: Mapping[str, nn.Module]) -> str:
+    return listing([name for name in modules if name])
+
+
+def _device(module: nn.Module) -> torch.device | None:
+    """Where a module's first tensor is."""
+    for value in (*module.parameters(), *module.buffers()):
+        return value.device
+    return None
+
+
+def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -> Iterator[Problem]:
+    """What is missing in the file, what is too much, what has another shape, and what is tied in the model alone."""
+    expected: dict[str, Any] = dict(model.state_dict(keep_vars=True))
+    for name, layer in made.items():
+        prefix = _prefix(name)
+        expected = {key: value for key, value in expected.items() if not key.startswith(prefix)}
+        expected |= {f"{prefix}{key}": value for key, value in layer.state_dict(keep_vars=True).items()}
+    known = [key for key in expected if key not in held.tensors]
+    for key in known:
+        yield Problem(f"tensor '{key}' of the model is missing in the file.")
+    for key in held.tensors:
+        if key not in expected:
+            yield Problem(f"tensor '{key}' of the file is not in the model.{nearest(key, known)}")
+    first: dict[int, str] = {}
+    for key, value in expected.items():
+        if key not in held.tensors:
+            continue
+        found = held.tensors[key]
+        if not isinstance(value, Tensor):
+            yield Problem(f"'{key}' of the model's state is no tensor, but it is one in the file.")
+        elif is_sharded(value):
+            yield Problem(f"tensor '{key}' of the model is sharded over ranks.", "Load before the model is sharded.")
+        elif value.is_meta:
+            fix = "Give it memory first: model.to_empty(device='cpu')."
+            yield Problem(f"tensor '{key}' of the model is on the meta device.", fix)
+        elif found.shape != value.shape:
+            yield Problem(
+                f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(found.shape)} in the file."
+            )
+        else:
+            other = first.setdefault(id(value), key)
+            if not _same(held.tensors[other], found):
+                yield Problem(f"tensors '{other}' and '{key}' are one in the model, but differ in the file.")
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first is second or (first.dtype == second.dtype and first.equal(second))
+
+
+@dataclass
+class Loading:
+    """A model and what it is to become; nothing is changed before `apply`."""
+
+    model: nn.Module
+    held: Stored
+    made: Mapping[str, TNModule]
+    """The layers to put in, by the names that they get."""
+
+    def apply(self) -> nn.Module:
+        """Puts layers and tensors in. Returns the model, or what takes its place."""
+        self._share_parameters()
+        for name, layer in self.made.items():
+            old = self.model.get_submodule(name)
+            if old is layer:
+                continue
+            if isinstance(old, TNModule):
+                _become_(old, layer)
+                self._take_over(layer, old)
+            elif name:
+                self.model.set_submodule(name, layer)
+            else:
+                self.model = layer
+        self.model.load_state_dict(dict(self.held.tensors), strict=True)
+        return self.model
+
+    def _take_over(self, layer: TNModule, old: TNModule) -> None:
+        """Where a layer has several names, the others get the same object."""
+        for name, other in self.made.items():
+            if name and other is layer and self.model.get_submodule(name) is not old:
+                self.model.set_submodule(name, old)
+
+    def _share_parameters(self) -> None:
+        """Gives new layers the file's types, its ties, and the model's own parameters wherever these fit."""
+        own = self.model.state_dict(keep_vars=True)
+        used: set[int] = set()
+        place: dict[int, nn.Parameter] = {}
+        prefixes = tuple(map(_prefix, self.made))
+        for key in sorted(own, key=lambda key: key.startswith(prefixes)):
+            value, found = own[key], self.held.tensors.get(key)
+            if found is None or not isinstance(value, nn.Parameter) or value.shape != found.shape:
+                continue
+            if (value.dtype == found.dtype or not key.startswith(prefixes)) and id(value) not in used:
+                used.add(id(value))
+                place.setdefault(id(found), value)
+        for name, layer in self.made.items():
+            for key in layer.state_dict():
+                _put(layer, key, self.held.tensors[f"{_prefix(name)}{key}"], place)
+
+
+def _put(layer: nn.Module, key: str, found: Tensor, place: dict[int, nn.Parameter]) -> None:
+    """Sets a parameter or buffer of a layer: the one that stands for a tensor of the file, or a new one."""
+    *path, last = key.split(".")
+    owner = layer
+    for part in path:
+        inner = owner._modules[part]
+        assert inner is not None
+        owner = inner
+    value = owner._parameters.get(last)
+    if value is None:
+        buffer = owner._buffers[last]
+        assert buffer is not None
+        owner._buffers[last] = buffer.to(found.dtype)
+        return
+    if id(found) not in place:
+        place[id(found)] = nn.Parameter(torch.empty_like(value, dtype=found.dtype))
+    place[id(found)].requires_grad_(value.requires_grad)
+    owner._parameters[last] = place[id(found)]
+
+
+def _become_(old: TNModule, new: TNModule) -> None:
+    """Makes a layer another one; it stays the same object, with its hooks and its training mode."""
+    base = nn.Module().__dict__.keys() - {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+    kept = {key: value for key, value in old.__dict__.items() if key in base}
+    old.__dict__.clear()
+    old.__dict__.update({**new.__dict__, **kept})

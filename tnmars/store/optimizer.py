@@ -1,0 +1,101 @@
+"""The state of a torch optimiser as plain data and tensors, by the names of parameters, and back.
+
+Groups and state are matched by name, never by position: so they find their parameters again in a model whose graphs
+are not those that the optimiser was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.layer.distributed import whole
+from tnmars.store.plain import decode, encode
+
+Optimizer = torch.optim.Optimizer
+
+
+def to_json(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Groups and state as data, and the tensors in them by name."""
+    names = {value: name for name, value in model.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    groups, state = [], {}
+    for at, group in enumerate(optimizer.param_groups):
+        plain = _split({key: value for key, value in group.items() if key != "params"}, f"groups.{at}", tensors)
+        groups.append({"params": [_name(value, names) for value in group["params"]], "settings": plain})
+    for parameter, entries in optimizer.state.items():
+        name = _name(parameter, names)
+        state[name] = _split(entries, f"state.{name}", tensors)
+    return {"kind": type(optimizer).__name__, "groups": groups, "state": state}, tensors
+
+
+def _name(parameter: Any, names: Mapping[nn.Parameter, str]) -> str:
+    if parameter not in names:
+        shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
+        text = f"the optimiser holds a parameter of shape {shape} that the model does not have."
+        fix = "Make one module of all that is trained, and save that; after a cut, pass the optimiser to prune_."
+        raise TnmarsError(Problem(text, fix))
+    return names[parameter]
+
+
+def _split(entries: Mapping[str, Any], where: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Entries as data; of a tensor only that it is one."""
+    found = {}
+    for key, value in entries.items():
+        if isinstance(value, Tensor):
+            tensors[f"{where}.{key}"] = whole(value)
+            found[key] = {"$tensor": True}
+        else:
+            found[key] = encode(value, f"optimizer.{where}.{key}")
+    return found
+
+
+def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What `_split` was given."""
+    return {
+        key: tensors[f"{where}.{key}"].clone() if value == {"$tensor": True} else decode(value)
+        for key, value in entries.items()
+    }
+
+
+def problems(
+    optimizer: Optimizer, data: Mapping[str, Any], model: nn.Module, compiled: tuple[str, ...]
+) -> Iterator[Problem]:
+    """What is against loading; parameters whose names start with one of `compiled` may come and go."""
+    kind = type(optimizer).__name__
+    if kind != data["kind"]:
+        yield Problem(f"the optimiser is {kind}, but {data['kind']} in the file.")
+    names = {value: name for name, value in model.named_parameters()}
+    held = [names.get(value) for group in optimizer.param_groups for value in group["params"]]
+    if None in held:
+        yield Problem("the optimiser holds a parameter that the model does not have.")
+    have = {name for name in held if name is not None and not name.startswith(compiled)}
+    want = {name for group in data["groups"] for name in group["params"] if not name.startswith(compiled)}
+    if have - want:
+        yield Problem(f"the optimiser trains {listing(sorted(have - want))}, but not in the file.")
+    if want - have:
+        yield Problem(f"the optimiser of the file trains {listing(sorted(want - have))}, but this one does not.")
+
+
+def load_(optimizer: Optimizer, data: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Gives an optimiser the groups and the state of a file, for the parameters that the model has now."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    groups = optimizer.param_groups
+    for at, group in enumerate(data["groups"]):
+        settings = {**optimizer.defaults, **_joined(group["settings"], f"groups.{at}", tensors)}
+        if at == len(groups):
+            groups.append({})
+        groups[at].update({"params": [named[name] for name in group["params"]], **settings})
+    del groups[len(data["groups"]) :]
+    optimizer.state.clear()
+    for name, entries in data["state"].items():
+        parameter = named[name]
+        moved = any(group.get("capturable") or group.get("fused") for group in groups)
+        optimizer.state[parameter] = {
+            key: value.to(parameter.device) if isinstance(value, Tensor) and (moved or key != "step") else value
+            for key, value in _joined(entries, f"state.{name}", tensors).items()
+        }

@@ -1,0 +1,191 @@
+"""Timing of close candidates: the model ranks forms, and the clock decides among the best few.
+
+Candidates are timed in turn, round by round, so that a slow moment of the machine hits them all alike. Clear losers
+drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a few of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tnmars.graph import Graph, Role
+from tnmars.layer.module import code
+from tnmars.plan.cost import CostModel
+from tnmars.program.candidates import Form
+from tnmars.program.choice import fitting, frozen, peak
+
+CANDIDATES = 6
+"""How many programs are raced, each with the size of chunks that the model likes best."""
+SIZES = 3
+"""How many other sizes of chunks the winner is raced with."""
+ROUNDS = 9
+BUDGET = 2.0
+"""Seconds after which no other round of a race begins, once there was one."""
+HOPELESS = (3.0, 1.6)
+"""Who is predicted to take so many times as long as the best is not timed: for quick forms, and for slow ones."""
+SLOW = 0.05
+"""Forms that take so many seconds are slow: a first run tells as much about them as a second."""
+ALIKE = 1.04
+"""Times that differ less are the same; then the form that holds the least is taken."""
+BEHIND = 1.5
+"""Who takes so many times as long as the fastest in the first round is out."""
+TURN = 0.001
+"""A turn lasts at least so many seconds: short actions are repeated within it."""
+BAG = 8
+"""How many tokens a bag of an example has."""
+
+Action = Callable[[], object]
+Place = dict[str, Any]
+"""The device and the type of a layer's numbers."""
+OTHER_AXES = 16
+"""The length of the data axes of a map but for the first, as the planner takes it."""
+
+
+def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    """Random inputs of a layer, with data axes of the given lengths, as `forward` takes them."""
+    if graph.of_role(Role.LOOKUP):
+        bag = (BAG,) if "mode" in dict(graph.options) else ()
+        return (torch.randint(0, graph.vocab, (batch, *bag)),)
+    if graph.of_role(Role.FREE):
+        return (torch.stack([torch.randint(0, mode.size, (batch,)) for mode in graph.modes], -1),)
+    if graph.inputs:
+        sizes = {mode.name: mode.size for mode in graph.modes}
+        named = [name for operand in graph.inputs for axis in operand.axes for name in axis if name not in sizes]
+        first, shapes = (named or [""])[0], []
+        for operand in graph.inputs:
+            lengths = {name: batch if name == first else OTHER_AXES for axis in operand.axes for name in axis} | sizes
+            shapes.append([prod(lengths[name] for name in axis) for axis in operand.axes])
+        return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
+    return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
+
+
+def race(actions: Sequence[Action], rounds: int = ROUNDS, budget: float = BUDGET) -> list[float]:
+    """The shortest time of each action, over rounds in which each that is not out has its turn."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    start = time.perf_counter()
+    shortest = [_turn(action, clock, 0.0) for action in actions]  # which also warms up
+    running = list(range(len(actions)))
+    for turn in range(rounds):
+        if turn == 1 or min(shortest) > SLOW:
+            running = [at for at in running if shortest[at] <= BEHIND * min(shortest)]
+        if len(running) == 1 or (turn and time.perf_counter() - start > budget):
+            break
+        for at in running:
+            shortest[at] = min(shortest[at], _turn(actions[at], clock, TURN))
+    return shortest
+
+
+def _turn(action: Action, clock: Callable[[], float], least: float) -> float:
+    """The shortest of a few runs that take `least` seconds together; of one, where that is enough."""
+    spent, shortest = 0.0, float("inf")
+    while shortest == float("inf") or spent < least:
+        start = clock()
+        action()
+        took = clock() - start
+        shortest = min(shortest, took)
+        spent += max(took, 1e-6)
+    return shortest
+
+
+def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Callable[[], object]:
+    """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
+    made = code(form)
+    plain = replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph
+    inputs = tuple(
+        value.to(**(place if value.is_floating_point() else {"device": place["device"]}))
+        for value in example_inputs(plain, batch, image)
+    )
+    cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
+    bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
+    if mode == "train":
+        return _training_step(
+            lambda: made(inputs, bias, made.fold(*cores)), [*cores, *([] if bias is None else [bias])]
+        )
+
+    @torch.no_grad()
+    def infer() -> object:
+        return made(inputs, bias, made.fold(*cores))
+
+    if mode == "infer":
+        return infer
+    with torch.no_grad():
+        parts = tuple(part.contiguous() for part in made.fold(*cores))
+
+    @torch.no_grad()
+    def run() -> object:
+        return made(inputs, bias, parts)
+
+    return run
+
+
+def _training_step(run: Callable[[], Tensor], trained: Sequence[Tensor]) -> Action:
+    """Forward and backward, from a gradient that is there already, as the next layer would give it."""
+    with torch.no_grad():
+        gradient = torch.ones_like(run())
+
+    @torch.enable_grad()
+    def action() -> None:
+        for value in trained:
+            value.grad = None
+        torch.autograd.backward(run(), gradient)
+
+    return action
+
+
+def fastest(
+    graph: Graph,
+    forms: Sequence[Form],
+    batch: int,
+    mode: str,
+    image: int = 32,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Form:
+    """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
+
+    It may be asked in the middle of a pass: the user's random numbers and autocast are left alone. Within a transform
+    of functorch nothing can be timed, and the estimate decides.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return forms[0]
+    place: Place = {"device": device, "dtype": dtype}
+    kind = torch.device(device or "cpu").type
+    with torch.random.fork_rng(devices=[]), torch.autocast(kind, enabled=False):
+        return _fastest(graph, forms, batch, mode, image, place)
+
+
+def _fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
+    best: dict[object, Form] = {}
+    for form in forms:
+        if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
+            best.setdefault(_shape(form), form)
+    winner = _first(graph, list(best.values())[:CANDIDATES], batch, mode, image, place)
+    others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
+    return _first(graph, [winner, *others[:SIZES]], batch, mode, image, place)
+
+
+def _shape(form: Form) -> object:
+    """What forms have in common that differ in the size of chunks alone."""
+    return replace(form.program, sizes=()), form.frame
+
+
+def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
+    if len(forms) == 1:
+        return forms[0]
+    times = race([_action(graph, form, batch, image, mode, place) for form in forms])
+    first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
+    return min(first, key=lambda form: peak(form, batch))
+
+
+def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
+    """The fastest form for inference with folded cores."""
+    forms = fitting(graph, frozen(graph, batch, model, limit, image), batch, image)
+    return fastest(graph, forms, batch, "folded", image)

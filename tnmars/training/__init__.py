@@ -1,0 +1,1 @@
+"""Training: the penalty of the gates, parameter groups and schedules."""

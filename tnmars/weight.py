@@ -1,0 +1,164 @@
+"""The frame of a weight: all of a graph but its terms, from what a Python caller gives.
+
+`network`, the builder and every family take the same keywords, declared once as `Weight`; here they become the fields
+of a graph that has no terms yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from tnmars.errors import GraphError, Problem, nearest
+from tnmars.graph.graph import Graph, feature_role
+from tnmars.graph.kinds import MODE_ROLES, Role
+from tnmars.graph.options import plain
+from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis, whole
+from tnmars.graph.rules import Fields
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+Sizes = Mapping[str, int] | Sequence[int]
+"""Modes by name, or sizes alone, which are then named `i1`, `i2`, … after their role."""
+
+
+class Weight(TypedDict, total=False):
+    """The keywords that describe a weight whatever its decomposition."""
+
+    inputs: NotRequired[Sizes]
+    outputs: NotRequired[Sizes]
+    lookup: NotRequired[Sizes]
+    patch: NotRequired[Sizes]
+    kernel: NotRequired[Sizes]
+    free: NotRequired[Sizes]
+    features: NotRequired[Mapping[str, int]]
+    vocab: NotRequired[int | None]
+    kernel_size: NotRequired[Sequence[int]]
+    shared: NotRequired[Sequence[str]]
+    arguments: NotRequired[Mapping[str, str | Sequence[str]]]
+    result: NotRequired[str | Sequence[str]]
+    options: NotRequired[Mapping[str, object]]
+    name: NotRequired[str]
+
+
+KEYWORD = {
+    Role.IN: "inputs",
+    Role.OUT: "outputs",
+    Role.LOOKUP: "lookup",
+    Role.PATCH: "patch",
+    Role.KERNEL: "kernel",
+    Role.FREE: "free",
+}
+LETTER = {Role.IN: "i", Role.OUT: "o", Role.LOOKUP: "v", Role.PATCH: "p", Role.KERNEL: "k", Role.FREE: "n"}
+
+
+def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
+    """The modes of one role.
+
+    >>> [str(edge) for edge in edges(Role.IN, (7, 4))], [str(edge) for edge in edges(Role.OUT, {"o": 5})]
+    (['i1=7', 'i2=4'], ['o=5'])
+    """
+    if not is_list(sizes):
+        text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
+        raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
+    if not isinstance(sizes, Mapping):
+        sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
+    found: list[Edge] = []
+    wrong: list[Problem] = []
+    for name, size in sizes.items():
+        try:
+            found.append(Edge(name, size, role))
+        except GraphError as error:
+            wrong += error.problems
+    if wrong:
+        raise GraphError(wrong)
+    return tuple(found)
+
+
+def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:
+    """The axes of an operand, from `"batch n (i1 i2)"` or a list of such names.
+
+    >>> axes("batch (i1 i2)")
+    (('batch',), ('i1', 'i2'))
+    """
+    names = _split(text) if isinstance(text, str) else list(text)
+    found = []
+    for name in names:
+        axis = parse_axis(name) if isinstance(name, str) else None
+        if axis is None:
+            raise GraphError(Problem(f"axis {name!r} is not a name.", "Write a name, or several in brackets: (i1 i2)."))
+        found.append(axis)
+    return tuple(found)
+
+
+def _split(text: str) -> list[str]:
+    """Words, where one in brackets may hold several."""
+    words: list[str] = []
+    for word in text.replace(",", " ").split():
+        if words and words[-1].startswith("(") and not words[-1].endswith(")"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
+_FORMS = {
+    "features": (Mapping, "a table", "{'in': 781}"),
+    "arguments": (Mapping, "a table", "{'x': 'batch i1'}"),
+    "options": (Mapping, "a table", "{'bias': False}"),
+    "kernel_size": (Iterable, "a list", "(3, 3)"),
+    "shared": (Iterable, "a list", "['i1']"),
+    "result": (Iterable, "a list", "['batch', 'o1']"),
+}
+"""For keywords that are more than one value, what they are and what to write."""
+
+
+def _keywords(weight: Weight) -> Iterator[Problem]:
+    """What is wrong with the form of the keywords, whatever they say."""
+    known = Weight.__annotations__
+    for key, value in weight.items():
+        if key not in known:
+            yield Problem(f"keyword '{key}' is not known.", f"Keywords: {', '.join(known)}.{nearest(key, known)}")
+        elif key in _FORMS:
+            form, what, example = _FORMS[key]
+            if not isinstance(value, form) or (isinstance(value, str) and key != "result"):
+                yield Problem(f"{key} is {value!r}, which is not {what}.", f"Write {key}={example}.")
+    if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
+        yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
+
+
+def frame(kind: str, weight: Weight) -> Fields:
+    """The fields of a graph without terms."""
+    wrong = list(_keywords(weight))
+    if wrong:
+        raise GraphError(wrong)
+    features: dict[Role, Any] = {feature_role(role): whole(size) for role, size in weight.get("features", {}).items()}
+    vocab = weight.get("vocab")
+    if vocab is not None:
+        features[Role.LOOKUP] = whole(vocab)
+    modes: list[Edge] = []
+    for role in MODE_ROLES:
+        try:
+            modes += edges(role, weight.get(KEYWORD[role], ()))  # type: ignore[arg-type]
+        except GraphError as error:
+            wrong += error.problems
+    if wrong:
+        raise GraphError(wrong)
+    return Fields(
+        kind=kind,
+        modes=tuple(modes),
+        terms=(),
+        shared=tuple(weight.get("shared", ())),
+        features=features,
+        kernel_size=tuple(map(whole, weight.get("kernel_size", ()))),  # type: ignore[arg-type]  # the rules look
+        inputs=tuple(Operand(name, axes(text)) for name, text in weight.get("arguments", {}).items()),
+        output=axes(weight.get("result", ())),
+        options={key: plain(value) for key, value in weight.get("options", {}).items()},
+    )
+
+
+def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:
+    """The graph with this frame and these terms."""
+    return Graph.of(replace(fields, terms=tuple(terms)), name=name)
