@@ -22,24 +22,14 @@ from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network, weight_network
 from tnmars.plan.steps import Groups, Load, Product
 from tnmars.program import choice
-from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.candidates import weight_forms
 from tnmars.program.emit import core_names, emit
+from tnmars.program.form import Form
 from tnmars.program.gating import masked
-from tnmars.program.instructions import (
-    Arrange,
-    Conv,
-    Instruction,
-    Kernel,
-    Matmul,
-    Program,
-    Rows,
-    Scale,
-    Times,
-    Total,
-    Weight,
-    lower,
-)
-from tnmars.program.verify import verify
+from tnmars.program.instruction import Instruction
+from tnmars.program.instructions import Arrange, Conv, Kernel, Matmul, Rows, Scale, Times, Total, Weight
+from tnmars.program.lower import lower
+from tnmars.program.program import Program, verify
 
 
 @st.composite

@@ -10,7 +10,7 @@ import tnmars
 from tnmars import families
 from tnmars.graph import Graph
 from tnmars.program import choice
-from tnmars.program.estimate import patches
+from tnmars.program.form import peak
 
 
 def square(cores: int = 3) -> Graph:
@@ -31,7 +31,7 @@ def test_patches_of_an_image_have_a_price_and_a_size() -> None:
     assert layer.plan("infer", 8).name == "dense", "taking 49 times the image costs more than the convolution"
     forms = choice.choose(graph, 8, choice.Weighing(layer.planner.model), 56)
     unfolded = [form for form in forms if form.frame.unfold]
-    assert unfolded and all(choice.peak(form, 8) >= patches(form) == 8 * 16 * 49 * 56 * 56 for form in unfolded)
+    assert unfolded and all(peak(form) >= form.patches() == 8 * 16 * 49 * 56 * 56 for form in unfolded)
 
 
 def test_a_large_batch_without_any_gradient() -> None:
