@@ -20,7 +20,7 @@ from tnmars.layer import forward as faces
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
 from tnmars.layer.masks import Masks
-from tnmars.layer.open_slices import Opening
+from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.scaling import is_plain, scaled, scalings
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
@@ -182,9 +182,17 @@ class TNModule(Shell):
         terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
         return float(evaluate(terms, sizes)) / sum(sizes.values())
 
-    def mac_terms(self) -> tuple[Monomial, ...]:
-        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds."""
-        return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal) if self.graph.terms else ()
+    def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
+        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.
+
+        Under the plan for about this share of open slices; by default the layer's own.
+        """
+        if not self.graph.terms:
+            return ()
+        if share > 0.5:
+            return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal)
+        near = nearby(self.planner, level_of(max(share, 1e-6)))
+        return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`; but gates stay in float32 at least, for half the digits would not let them learn."""

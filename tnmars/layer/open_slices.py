@@ -55,9 +55,7 @@ class Opening:
     def _code(self, mode: str, batch: int, sizes: Mapping[str, int]) -> Code:
         graph = self.planner.graph
         share = sum(sizes.values()) / sum(bond.size for bond in graph.bonds.values())
-        level = 0
-        while share <= 0.5 ** (level + 1):
-            level += 1
+        level = level_of(share)
         key = (mode, 0 if mode == WEIGHT else self._bucket(batch), level, *sizes.values())
         if key not in self._codes:
             if len(self._codes) >= MOST:
@@ -70,12 +68,27 @@ class Opening:
         return next(entry.batch for entry in self._buckets if batch <= entry.limit)
 
     def _form(self, mode: str, batch: int, level: int) -> Form:
-        """The form for about this share of open slices, halved `level` times."""
-        near = resized(self.planner.graph, _sizes_at(self.planner.graph, 0.5**level))
+        near = nearby(self.planner, level)
         if mode == WEIGHT:
-            return weight_forms(near, Weighing(self.planner.model), self.planner.optimizer)[0]
-        untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
-        return untimed.plan(mode, self._bucket(batch))
+            return weight_forms(near.graph, Weighing(near.model), near.optimizer)[0]
+        return near.plan(mode, self._bucket(batch))
+
+
+def level_of(share: float) -> int:
+    """How often the full size is halved before a share of open slices is more than half of what is left.
+
+    >>> level_of(1.0), level_of(0.5), level_of(0.3)
+    (0, 1, 1)
+    """
+    level = 0
+    while share <= 0.5 ** (level + 1):
+        level += 1
+    return level
+
+
+def nearby(planner: Planner, level: int) -> Planner:
+    """The planner of the graph with bonds halved `level` times. It times nothing: a resumed run must plan the same."""
+    return replace(planner, graph=resized(planner.graph, _sizes_at(planner.graph, 0.5**level)), decide=None)
 
 
 def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
