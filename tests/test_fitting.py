@@ -20,13 +20,13 @@ from tnmars.errors import ShapeError, TnmarsError
 from tnmars.fitting import FitWarning, read
 from tnmars.fitting.gram import gram
 from tnmars.fitting.layout import by_modes
-from tnmars.fitting.network import dense, random_network
+from tnmars.fitting.decomposition import dense, random_decomposition
 from tnmars.fitting.refine import Data, mean_square, refined
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.rows import jacobian_at, values_at
 from tnmars.fitting.target import ORDER
-from tnmars.fitting.trees import has_tree, tree_network
+from tnmars.fitting.trees import has_tree, hierarchical_svd
 
 Printed = pytest.CaptureFixture[str]
 
@@ -55,7 +55,7 @@ def draw(seed: int = 0) -> torch.Generator:
 
 def planted(graph: Graph, noise: float = 0.01, seed: int = 0) -> Tensor:
     """A random tensor of a graph with unit variance, and noise."""
-    value = dense(graph, random_network(graph, draw(seed)).cores)
+    value = dense(graph, random_decomposition(graph, draw(seed)).cores)
     return value / value.std() + noise * torch.randn(value.shape, generator=draw(seed + 1), dtype=torch.float64)
 
 
@@ -69,7 +69,7 @@ def rows(graph: Graph) -> Tensor:
 
 @every_graph
 def test_values_and_derivatives_are_those_of_autograd(graph: Graph) -> None:
-    cores = dict(random_network(graph, draw()).cores)
+    cores = dict(random_decomposition(graph, draw()).cores)
     names = list(graph.cores)
     index = rows(graph)
     whole = dense(graph, cores)
@@ -89,53 +89,53 @@ def test_values_and_derivatives_are_those_of_autograd(graph: Graph) -> None:
 
 @every_graph
 def test_a_refit_reaches_a_tensor_near_by(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = random_network(graph, draw())
-    data = Data(dense(graph, network.cores))
-    moved = network.with_cores({name: core + 0.05 for name, core in network.cores.items()})
+    decomposition = random_decomposition(graph, draw())
+    data = Data(dense(graph, decomposition.cores))
+    moved = decomposition.with_cores({name: core + 0.05 for name, core in decomposition.cores.items()})
     assert refined(moved, data, 60)[1] < 1e-12
     some = rows(graph)[::2]
-    seen = Data(data.values, some, values_at(graph, network.cores, some))
+    seen = Data(data.values, some, values_at(graph, decomposition.cores, some))
     monkeypatch.setattr("tnmars.fitting.refine.MOST_AT_ONCE", 100)
     assert refined(moved, seen, 60)[1] < 1e-12
 
 
 def test_a_network_with_very_many_parameters_is_refitted_without_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tnmars.fitting.refine.LARGE", 10)
-    network = random_network(tt(2, 3), draw())
-    moved = network.with_cores({name: core + 0.05 for name, core in network.cores.items()})
-    assert refined(moved, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
+    decomposition = random_decomposition(tt(2, 3), draw())
+    moved = decomposition.with_cores({name: core + 0.05 for name, core in decomposition.cores.items()})
+    assert refined(moved, Data(dense(tt(2, 3), decomposition.cores)), 20)[1] < 1e-6
     turned = moved.with_cores({name: core.mT.contiguous().mT for name, core in moved.cores.items()})
-    assert refined(turned, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
+    assert refined(turned, Data(dense(tt(2, 3), decomposition.cores)), 20)[1] < 1e-6
 
 
 def test_a_direction_that_is_left_out_of_a_tree_is_a_singular_vector() -> None:
-    network = random_network(tt(4, 4), draw(3))
-    whole = dense(network.graph, network.cores)
-    (less,) = removals(network, "r1", 1)
+    decomposition = random_decomposition(tt(4, 4), draw(3))
+    whole = dense(decomposition.graph, decomposition.cores)
+    (less,) = removals(decomposition, "r1", 1)
     assert less.sizes == {"r1": 3, "r2": 4}
     lost = (dense(less.graph, less.cores) - whole).norm()
     assert lost.item() == pytest.approx(torch.linalg.svdvals(whole.reshape(5, -1))[3].item(), rel=1e-6)
 
 
 def test_hyperedges_lose_a_slice_and_sums_a_term() -> None:
-    network = random_network(GRAPHS["cp"], draw())
-    network = network.with_cores({**network.cores, "A1": network.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])})
-    (less,) = removals(network, "r", 1)
+    decomposition = random_decomposition(GRAPHS["cp"], draw())
+    decomposition = decomposition.with_cores({**decomposition.cores, "A1": decomposition.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])})
+    (less,) = removals(decomposition, "r", 1)
     assert less.sizes == {"r": 3}
-    torch.testing.assert_close(less.cores["A1"], network.cores["A1"][:, [0, 1, 3]])
-    terms = list(without_terms(random_network(GRAPHS["block-term"], draw())))
+    torch.testing.assert_close(less.cores["A1"], decomposition.cores["A1"][:, [0, 1, 3]])
+    terms = list(without_terms(random_decomposition(GRAPHS["block-term"], draw())))
     assert [list(term.sizes) for term in terms] == [["t2.r1", "t2.r2", "t2.r3"], ["t1.r1", "t1.r2", "t1.r3"]]
-    assert list(without_terms(network)) == []
+    assert list(without_terms(decomposition)) == []
 
 
 def test_the_first_network_of_a_tree_has_the_least_error_across_every_bond() -> None:
     values = planted(tt(5, 7), noise=0.0)
-    full = tree_network(families.tt("tensor", free=(5, 6, 7), rank=9), values)
+    full = hierarchical_svd(families.tt("tensor", free=(5, 6, 7), rank=9), values)
     assert full.sizes == {"r1": 5, "r2": 7}
     assert mean_square(full, Data(values)) < 1e-20
     assert has_tree(GRAPHS["tucker"]) and has_tree(GRAPHS["tt"])
     assert not any(has_tree(GRAPHS[name]) for name in ("ring", "cp", "block-term", "shared", "apart", "two bonds"))
-    cut = tree_network(tt(2, 7), values)
+    cut = hierarchical_svd(tt(2, 7), values)
     tail = torch.linalg.svdvals(values.reshape(5, -1))[2:].norm()
     assert (dense(cut.graph, cut.cores) - values).norm().item() == pytest.approx(tail.item())
 
@@ -153,7 +153,7 @@ def test_starts_have_fewer_parameters_than_data() -> None:
 @pytest.mark.parametrize("name", ["tt", "tucker", "cp", "no bond"])
 def test_dimensions_are_the_rank_of_the_derivative(name: str) -> None:
     graph = GRAPHS[name]
-    derivative = jacobian_at(graph, random_network(graph, draw()).cores, rows(graph))
+    derivative = jacobian_at(graph, random_decomposition(graph, draw()).cores, rows(graph))
     assert dimension(graph) == int(torch.linalg.matrix_rank(derivative))
     assert dimension(graph) < parameters(graph) or name == "no bond"
 

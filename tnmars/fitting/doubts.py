@@ -15,7 +15,7 @@ def rank_doubts(graph: Graph, found: Fit, near: float | None, data: Data) -> Ite
 
     `near` is the mean squared error that the data make likely, at most, where the graph had to be limited.
     """
-    entries, held = data.count, found.network.parameters
+    entries, held = data.count, found.decomposition.parameters
     if near is not None and found.error > near:
         yield (
             f"the ranks are likely too small: the spec has {parameters(graph):,} parameters for {entries:,} entries, "

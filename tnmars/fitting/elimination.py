@@ -8,7 +8,7 @@ from math import log
 
 import torch
 
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.refine import FLOOR, Data, mean_square, refined
 from tnmars.fitting.removal import removals, smaller, without_terms
 
@@ -28,18 +28,18 @@ Told = Callable[["Fit"], None]
 class Fit:
     """A fitted network, its mean squared error, and the length of the description."""
 
-    network: Network
+    decomposition: Decomposition
     error: float
     bic: float
 
 
-def weighed(network: Network, error: float, data: Data) -> Fit:
+def weighed(decomposition: Decomposition, error: float, data: Data) -> Fit:
     """BIC: entries times the logarithm of the error, and for each parameter the logarithm of the entries."""
-    return Fit(network, error, data.count * log(max(error, FLOOR)) + network.parameters * log(data.count))
+    return Fit(decomposition, error, data.count * log(max(error, FLOOR)) + decomposition.parameters * log(data.count))
 
 
-def fitted(network: Network, data: Data, steps: int = MORE, gain: float = 1e-4) -> Fit:
-    return weighed(*refined(network, data, steps, gain=gain), data)
+def fitted(decomposition: Decomposition, data: Data, steps: int = MORE, gain: float = 1e-4) -> Fit:
+    return weighed(*refined(decomposition, data, steps, gain=gain), data)
 
 
 def eliminated(start: Fit, data: Data, told: Told | None = None) -> Fit:
@@ -48,7 +48,7 @@ def eliminated(start: Fit, data: Data, told: Told | None = None) -> Fit:
     while True:
         after = _cheaply(best, data)
         if after is None:
-            best = fitted(best.network, data)
+            best = fitted(best.decomposition, data)
             after = _shorter(best, data)
         if after is not None and told is not None:
             told(after)
@@ -60,9 +60,9 @@ def eliminated(start: Fit, data: Data, told: Told | None = None) -> Fit:
 def _cheaply(start: Fit, data: Data) -> Fit | None:
     """The network with a slice less on each bond where the description gets shorter by that, without a refit."""
     best = start
-    for name in start.network.graph.bonds:
-        if best.network.graph.bonds[name].size > 1:
-            (less,) = removals(best.network, name, 1)
+    for name in start.decomposition.graph.bonds:
+        if best.decomposition.graph.bonds[name].size > 1:
+            (less,) = removals(best.decomposition, name, 1)
             tried = weighed(less, mean_square(less, data), data)
             best = tried if tried.bic < best.bic else best
     return best if best is not start else None
@@ -70,19 +70,19 @@ def _cheaply(start: Fit, data: Data) -> Fit | None:
 
 def _shorter(best: Fit, data: Data) -> Fit | None:
     """The network with a slice less and the shortest description after a refit; none where all bonds have one slice."""
-    tried = [fitted(network, data, FEW, GAIN) for network in _candidates(best.network)]
+    tried = [fitted(decomposition, data, FEW, GAIN) for decomposition in _candidates(best.decomposition)]
     if not tried:
         return None
     tried.sort(key=lambda fit: fit.bic)
-    found = min((fitted(fit.network, data, STEPS, GAIN) for fit in tried[:BEST]), key=lambda fit: fit.bic)
-    return fitted(found.network, data)
+    found = min((fitted(fit.decomposition, data, STEPS, GAIN) for fit in tried[:BEST]), key=lambda fit: fit.bic)
+    return fitted(found.decomposition, data)
 
 
-def _candidates(network: Network) -> Iterator[Network]:
-    for name, bond in network.graph.bonds.items():
+def _candidates(decomposition: Decomposition) -> Iterator[Decomposition]:
+    for name, bond in decomposition.graph.bonds.items():
         if bond.size > 1:
-            yield from removals(network, name, CHOICES)
-    yield from without_terms(network)
+            yield from removals(decomposition, name, CHOICES)
+    yield from without_terms(decomposition)
 
 
 def regrown(fit: Fit, data: Data, most: dict[str, int], room: int, random: torch.Generator) -> Fit:
@@ -90,26 +90,26 @@ def regrown(fit: Fit, data: Data, most: dict[str, int], room: int, random: torch
 
     No bond gets wider than `most` says, and the network has no more parameters than `room`.
     """
-    graph = fit.network.graph
+    graph = fit.decomposition.graph
     best = fit
     for name, bond in graph.bonds.items():
-        if bond.size >= most[fit.network.names[name]]:
+        if bond.size >= most[fit.decomposition.names[name]]:
             continue
-        wider = grown(fit.network, {name: bond.size + 1}, random)
+        wider = grown(fit.decomposition, {name: bond.size + 1}, random)
         if wider.parameters <= room:
             tried = fitted(wider, data, MORE // 2)
             best = tried if tried.bic < best.bic else best
     return best
 
 
-def grown(network: Network, sizes: dict[str, int], random: torch.Generator, share: float = 0.3) -> Network:
+def grown(decomposition: Decomposition, sizes: dict[str, int], random: torch.Generator, share: float = 0.3) -> Decomposition:
     """The network with wider bonds: the new slices are random, and small."""
-    graph = smaller(network.graph, sizes)
+    graph = smaller(decomposition.graph, sizes)
     cores = {}
     for name, shape in graph.cores.items():
-        old = network.cores[name]
+        old = decomposition.cores[name]
         scale = share * float(old.square().mean().sqrt())
         new = torch.randn(shape, generator=random, dtype=old.dtype) * scale
         new[tuple(slice(0, size) for size in old.shape)] = old
         cores[name] = new
-    return Network(graph, cores, network.names)
+    return Decomposition(graph, cores, decomposition.names)

@@ -16,7 +16,7 @@ from tnmars.compiler import compile
 from tnmars.errors import GraphError, Problem
 from tnmars.fitting.doubts import rank_doubts
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.refine import Data
 from tnmars.fitting.rows import values_at
 from tnmars.fitting.search import finished, pruned_only, search
@@ -98,7 +98,7 @@ def _fitted(
 
     layers: list[TNModule] = []
 
-    def trained(start: Graph, data: Data, rule: Selector | None = None) -> Network:
+    def trained(start: Graph, data: Data, rule: Selector | None = None) -> Decomposition:
         with torch.enable_grad():
             layers.append(train_gates(start, data, rule or Annealed(samples=data.count), steps, seed, shown))
         return gated(start, layers[-1])
@@ -121,9 +121,9 @@ def _fitted(
     doubts = wanted.doubts
     if selector is None or isinstance(selector, Annealed):
         doubts += tuple(rank_doubts(plain, found, near, data))
-    layer = _layer(before, found.network, wanted.scale, settings, dtype or _dtype(given))
-    ranks = dict.fromkeys(before.bonds, 0) | found.network.sizes
-    unseen = _unseen_error(found.network, wanted)
+    layer = _layer(before, found.decomposition, wanted.scale, settings, dtype or _dtype(given))
+    ranks = dict.fromkeys(before.bonds, 0) | found.decomposition.sizes
+    unseen = _unseen_error(found.decomposition, wanted)
     seconds = time.perf_counter() - began
     with_gates = layers[-1] if layers and selector is not None else None
     error = found.error**0.5
@@ -140,7 +140,7 @@ def _dtype(given: object) -> torch.dtype:
 
 
 def _point(found: Fit) -> Point:
-    return Point(found.network.parameters, found.network.sizes, found.error**0.5, found.bic)
+    return Point(found.decomposition.parameters, found.decomposition.sizes, found.error**0.5, found.bic)
 
 
 def _plain(graph: Graph) -> Graph:
@@ -154,17 +154,17 @@ def _plain(graph: Graph) -> Graph:
     return Graph("tensor", modes, graph.terms, graph.shared, name=graph.name)
 
 
-def _unseen_error(network: Network, wanted: Target) -> float | None:
+def _unseen_error(decomposition: Decomposition, wanted: Target) -> float | None:
     if wanted.unseen is None or wanted.unseen_index is None:
         return None
-    missing = values_at(network.graph, network.cores, wanted.unseen_index) - wanted.unseen
+    missing = values_at(decomposition.graph, decomposition.cores, wanted.unseen_index) - wanted.unseen
     return float(missing.square().mean().sqrt())
 
 
-def _layer(before: Graph, network: Network, scale: float, settings: Mapping[str, Json], dtype: torch.dtype) -> TNModule:
+def _layer(before: Graph, decomposition: Decomposition, scale: float, settings: Mapping[str, Json], dtype: torch.dtype) -> TNModule:
     """The pruned layer: bonds of size 1 dropped, the scale of the data put back, spread over the cores of each term."""
-    rewrite = drop_ones(network.graph)
-    cores = cores_after(rewrite, network.cores)
+    rewrite = drop_ones(decomposition.graph)
+    cores = cores_after(rewrite, decomposition.cores)
     sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
     origin: dict[str, Json] = {"sizes": sizes, "selector": dict(settings)}
     if before.origin is not None:

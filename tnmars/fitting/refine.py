@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tnmars.fitting.gram import gram
-from tnmars.fitting.network import Network, dense
+from tnmars.fitting.decomposition import Decomposition, dense
 from tnmars.fitting.rows import jacobian_at, values_at
 from tnmars.graph import Graph
 
@@ -48,34 +48,34 @@ def residual(graph: Graph, cores: Mapping[str, Tensor], data: Data) -> Tensor:
     return values_at(graph, cores, data.index) - data.wanted
 
 
-def mean_square(network: Network, data: Data) -> float:
-    return float(residual(network.graph, network.cores, data).square().mean())
+def mean_square(decomposition: Decomposition, data: Data) -> float:
+    return float(residual(decomposition.graph, decomposition.cores, data).square().mean())
 
 
-def refined(network: Network, data: Data, steps: int, *, gain: float = 1e-4) -> tuple[Network, float]:
+def refined(decomposition: Decomposition, data: Data, steps: int, *, gain: float = 1e-4) -> tuple[Decomposition, float]:
     """The network with its cores fitted, and the mean squared error.
 
     It ends after so many steps, or where two in a row gain less than a share of the error, or at rounding.
     """
-    if not network.cores:
-        return network, mean_square(network, data)
-    if network.parameters > LARGE:
-        return _descended(network, data, steps)
-    names = list(network.graph.cores)
-    shapes = [network.cores[name].shape for name in names]
-    cores = balanced(network)
+    if not decomposition.cores:
+        return decomposition, mean_square(decomposition, data)
+    if decomposition.parameters > LARGE:
+        return _descended(decomposition, data, steps)
+    names = list(decomposition.graph.cores)
+    shapes = [decomposition.cores[name].shape for name in names]
+    cores = balanced(decomposition)
 
     def split(flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [prod(shape) for shape in shapes])
         return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
     flat = torch.cat([cores[name].reshape(-1) for name in names])
-    error, slope, matrix = _local(network.graph, split(flat), names, data)
+    error, slope, matrix = _local(decomposition.graph, split(flat), names, data)
     damping, growth, slow = 1e-3 * float(matrix.diagonal().mean()), 2.0, 0
     for _ in range(steps):
         step = _solved(matrix, slope, damping)
         tried = flat + step
-        value = float(residual(network.graph, split(tried), data).square().sum())
+        value = float(residual(decomposition.graph, split(tried), data).square().sum())
         expected = float(step @ (damping * step - slope))
         if value < error and expected > 0.0:
             ratio = (error - value) / expected
@@ -88,13 +88,13 @@ def refined(network: Network, data: Data, steps: int, *, gain: float = 1e-4) -> 
             if done:
                 error = value
                 break
-            error, slope, matrix = _local(network.graph, split(flat), names, data)
+            error, slope, matrix = _local(decomposition.graph, split(flat), names, data)
         else:
             damping *= growth
             growth *= 2.0
             if growth > 1e6:
                 break
-    return network.with_cores(split(flat)), error / data.count
+    return decomposition.with_cores(split(flat)), error / data.count
 
 
 def _local(graph: Graph, cores: Mapping[str, Tensor], names: list[str], data: Data) -> tuple[float, Tensor, Tensor]:
@@ -135,21 +135,21 @@ def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
         damping = max(10.0 * damping, 1e-12 * float(matrix.diagonal().max()))
 
 
-def balanced(network: Network) -> dict[str, Tensor]:
+def balanced(decomposition: Decomposition) -> dict[str, Tensor]:
     """The cores of every term scaled to equal norms, their product as it was."""
     found: dict[str, Tensor] = {}
-    for term in network.graph.terms:
-        names = [network.graph.qualified(term, core.name) for core in term.cores]
-        norms = [float(network.cores[name].norm()) / network.cores[name].numel() ** 0.5 for name in names]
+    for term in decomposition.graph.terms:
+        names = [decomposition.graph.qualified(term, core.name) for core in term.cores]
+        norms = [float(decomposition.cores[name].norm()) / decomposition.cores[name].numel() ** 0.5 for name in names]
         whole = prod(norms) ** (1 / len(norms)) if min(norms) > 0.0 else 0.0
         for name, norm in zip(names, norms, strict=True):
-            found[name] = network.cores[name] * (whole / norm if whole else 1.0)
+            found[name] = decomposition.cores[name] * (whole / norm if whole else 1.0)
     return found
 
 
-def _descended(network: Network, data: Data, steps: int) -> tuple[Network, float]:
+def _descended(decomposition: Decomposition, data: Data, steps: int) -> tuple[Decomposition, float]:
     """The same by L-BFGS, which needs no matrix."""
-    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(network).items()}
+    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(decomposition).items()}
     search = torch.optim.LBFGS(
         list(leaves.values()),
         max_iter=10 * steps,
@@ -160,11 +160,11 @@ def _descended(network: Network, data: Data, steps: int) -> tuple[Network, float
 
     def closure() -> Tensor:
         search.zero_grad()
-        error = residual(network.graph, leaves, data).square().mean()
+        error = residual(decomposition.graph, leaves, data).square().mean()
         error.backward()  # type: ignore[no-untyped-call]
         return error
 
     with torch.enable_grad():
         search.step(closure)  # type: ignore[no-untyped-call]
-    found = network.with_cores({name: core.detach() for name, core in leaves.items()})
+    found = decomposition.with_cores({name: core.detach() for name, core in leaves.items()})
     return found, mean_square(found, data)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tnmars.fitting.network import Labels, Network, contract, labels
+from tnmars.fitting.decomposition import Labels, Decomposition, contract, labels
 from tnmars.graph import Graph
 from tnmars.layer.open_slices import resized
 
@@ -21,28 +21,28 @@ TURNS = 6
 """How often u and v are found in turn."""
 
 
-def removals(network: Network, bond: str, most: int) -> list[Network]:
+def removals(decomposition: Decomposition, bond: str, most: int) -> list[Decomposition]:
     """Networks with one slice less on a bond, those first that change the tensor least."""
-    ends = [name for name in network.cores if bond in network.graph.bonds_of(name)]
+    ends = [name for name in decomposition.cores if bond in decomposition.graph.bonds_of(name)]
     if len(ends) == 2:
-        return [_without(network, bond, (ends[0], ends[1]), u, v) for u, v in _directions(network, bond, ends, most)]
-    size = network.graph.bonds[bond].size
-    found = _slices(network, bond, ends)
-    return [network.cut({bond: [at for at in range(size) if at != gone]}) for gone in found[:most]]
+        return [_without(decomposition, bond, (ends[0], ends[1]), u, v) for u, v in _directions(decomposition, bond, ends, most)]
+    size = decomposition.graph.bonds[bond].size
+    found = _slices(decomposition, bond, ends)
+    return [decomposition.cut({bond: [at for at in range(size) if at != gone]}) for gone in found[:most]]
 
 
-def _slices(network: Network, bond: str, ends: list[str]) -> list[int]:
+def _slices(decomposition: Decomposition, bond: str, ends: list[str]) -> list[int]:
     """The slices of a bond, the smallest by the product of their norms in all cores first."""
-    total = torch.ones(network.graph.bonds[bond].size, dtype=torch.float64)
+    total = torch.ones(decomposition.graph.bonds[bond].size, dtype=torch.float64)
     for name in ends:
-        axis = network.graph.bonds_of(name).index(bond)
-        total = total * network.cores[name].movedim(axis, 0).flatten(1).norm(dim=1)
+        axis = decomposition.graph.bonds_of(name).index(bond)
+        total = total * decomposition.cores[name].movedim(axis, 0).flatten(1).norm(dim=1)
     return [int(at) for at in total.argsort()]
 
 
-def _directions(network: Network, bond: str, ends: list[str], most: int) -> list[tuple[Tensor, Tensor]]:
+def _directions(decomposition: Decomposition, bond: str, ends: list[str], most: int) -> list[tuple[Tensor, Tensor]]:
     """The directions u, v with v'u = 1 to leave out, best first; near ones are found once."""
-    metric = _metric(network, bond, ends)
+    metric = _metric(decomposition, bond, ends)
     size = metric.shape[0]
     ridge = 1e-12 * float(metric.diagonal(dim1=0, dim2=2).sum().abs()) + 1e-300
     identity = ridge * torch.eye(size, dtype=metric.dtype)
@@ -76,31 +76,31 @@ def _least(matrix: Tensor, along: Tensor) -> tuple[Tensor, float]:
     return solved / product, 1.0 / product
 
 
-def _metric(network: Network, bond: str, ends: list[str]) -> Tensor:
+def _metric(decomposition: Decomposition, bond: str, ends: list[str]) -> Tensor:
     """The inner products of the tensors that a bond makes when its two ends have indices of their own."""
-    term = next(found for found in labels(network.graph) if ends[0] in found)
+    term = next(found for found in labels(decomposition.graph) if ends[0] in found)
     label = f":{bond}"
     operands: list[tuple[Labels, Tensor]] = []
     for mark in ("", "'"):
         for name, found in term.items():
             end = "<" if name == ends[0] else ">"
             marked = tuple(f"{each}{end if each == label else ''}{mark}" if each[0] == ":" else each for each in found)
-            operands.append((marked, network.cores[name]))
+            operands.append((marked, decomposition.cores[name]))
     output = (f"{label}<", f"{label}>", f"{label}<'", f"{label}>'")
     return contract([found for found, _ in operands], output, [value for _, value in operands])
 
 
-def _without(network: Network, bond: str, ends: tuple[str, str], u: Tensor, v: Tensor) -> Network:
+def _without(decomposition: Decomposition, bond: str, ends: tuple[str, str], u: Tensor, v: Tensor) -> Decomposition:
     """The network with `I - u v'` in the bond, split over its two ends."""
     size = len(u)
     left, values, right = torch.linalg.svd(torch.eye(size, dtype=u.dtype) - torch.outer(u, v))
     root = values[: size - 1].sqrt()
     first, second = left[:, : size - 1] * root, right[: size - 1].T * root
-    cores = dict(network.cores)
+    cores = dict(decomposition.cores)
     for name, turn in zip(ends, (first, second), strict=True):
-        axis = network.graph.bonds_of(name).index(bond)
+        axis = decomposition.graph.bonds_of(name).index(bond)
         cores[name] = torch.tensordot(cores[name], turn, dims=([axis], [0])).movedim(-1, axis)
-    return Network(smaller(network.graph, {bond: size - 1}), cores, network.names)
+    return Decomposition(smaller(decomposition.graph, {bond: size - 1}), cores, decomposition.names)
 
 
 def smaller(graph: Graph, sizes: dict[str, int]) -> Graph:
@@ -108,11 +108,11 @@ def smaller(graph: Graph, sizes: dict[str, int]) -> Graph:
     return resized(graph, {**{name: bond.size for name, bond in graph.bonds.items()}, **sizes})
 
 
-def without_terms(network: Network) -> Iterator[Network]:
+def without_terms(decomposition: Decomposition) -> Iterator[Decomposition]:
     """The network without each of its terms, where there are several."""
-    graph = network.graph
+    graph = decomposition.graph
     if len(graph.terms) < 2:
         return
     for term in graph.terms:
         if term.bonds:
-            yield network.cut({graph.qualified(term, bond.name): () for bond in term.bonds})
+            yield decomposition.cut({graph.qualified(term, bond.name): () for bond in term.bonds})

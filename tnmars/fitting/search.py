@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 
 from tnmars.fitting.elimination import MORE, Fit, Told, eliminated, fitted, regrown, weighed
-from tnmars.fitting.network import Network, random_network
+from tnmars.fitting.decomposition import Decomposition, random_decomposition
 from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
 from tnmars.fitting.removal import smaller
 from tnmars.fitting.room import parameters, spare, widest, within
-from tnmars.fitting.trees import has_tree, tree_network
+from tnmars.fitting.trees import has_tree, hierarchical_svd
 from tnmars.graph import Graph
 
-Starter = Callable[[Graph, Data], Network]
+Starter = Callable[[Graph, Data], Decomposition]
 
 ENOUGH = 15
 """Steps of the first fit, of a network that has more parameters than it needs."""
@@ -93,16 +93,16 @@ def _noise(data: Data, random: torch.Generator) -> Data:
 
 def _near(fit: Fit, data: Data) -> float:
     """Up to which error a network fits the data as well as a wider one, of whose error noise is but a share."""
-    return NEAR * max(fit.error, FLOOR) / spare(fit.network.graph, data.count)
+    return NEAR * max(fit.error, FLOOR) / spare(fit.decomposition.graph, data.count)
 
 
 def _first(graph: Graph, data: Data, random: torch.Generator, starter: Starter | None, steps: int = ENOUGH) -> Fit:
     """A fit of a network as wide as the graph: direct on a tree, else from random cores, or from trained gates."""
     if _is_direct(graph, data):
-        network = tree_network(graph, data.values)
-        return weighed(network, mean_square(network, data), data)
+        decomposition = hierarchical_svd(graph, data.values)
+        return weighed(decomposition, mean_square(decomposition, data), data)
     if starter is None or _is_small(graph, data):
-        return fitted(random_network(graph, random), data, steps)
+        return fitted(random_decomposition(graph, random), data, steps)
     return fitted(starter(graph, data), data, steps)
 
 
@@ -128,13 +128,13 @@ def _shortest_of_starts(
     start: Fit, spare: Fit | None, near: float, data: Data, random: torch.Generator, told: Told | None
 ) -> Fit:
     """The shortest description from a start and from random ones of the same sizes, until enough of them agree."""
-    limited, found = start.network.graph, []
+    limited, found = start.decomposition.graph, []
     for _ in range(STARTS):
         found.append(eliminated(start, data, told))
         best = min(found, key=lambda fit: fit.bic)
-        if sum(fit.network.parameters == best.network.parameters for fit in found) >= AGREE:
+        if sum(fit.decomposition.parameters == best.decomposition.parameters for fit in found) >= AGREE:
             break
-        start = fitted(random_network(limited, random), data)
+        start = fitted(random_decomposition(limited, random), data)
         if start.error > near and spare is not None:
             start, spare = spare, start  # a fit that failed is no start, but the spare one is, once
     return min(found, key=lambda fit: fit.bic)
@@ -146,7 +146,7 @@ def _tight(graph: Graph, data: Data, near: float, random: torch.Generator, told:
     for most in range(1, widest):
         limited = smaller(graph, {name: min(bond.size, most) for name, bond in graph.bonds.items()})
         for _ in range(2):
-            found = fitted(random_network(limited, random), data)
+            found = fitted(random_decomposition(limited, random), data)
             if told is not None:
                 told(found)
             if found.error <= near:
@@ -169,28 +169,28 @@ def _settled(best: Fit, data: Data, graph: Graph, room: int, random: torch.Gener
 
 
 def _polished(fit: Fit, data: Data) -> Fit:
-    network, error = refined(fit.network, data, 200, gain=1e-9)
-    return weighed(network, error, data)
+    decomposition, error = refined(fit.decomposition, data, 200, gain=1e-9)
+    return weighed(decomposition, error, data)
 
 
-def finished(network: Network, graph: Graph, data: Data, random: torch.Generator, told: Told | None = None) -> Fit:
+def finished(decomposition: Decomposition, graph: Graph, data: Data, random: torch.Generator, told: Told | None = None) -> Fit:
     """The shortest description that elimination leaves of a network whose gates were trained.
 
     Gates may have shut what a shorter description needs, such as a whole term: so there are the starts of `search` too,
     where the graph is small enough for them, and else random ones of the sizes that the gates left.
     """
-    start, roomy = fitted(network, data), within(graph, data.count // 2)
+    start, roomy = fitted(decomposition, data), within(graph, data.count // 2)
     if has_tree(graph):
         best = eliminated(start, data, told)
     elif parameters(roomy) > LARGE:
         best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, told)
     else:
-        wide = fitted(random_network(roomy, random), data, ENOUGH)
+        wide = fitted(random_decomposition(roomy, random), data, ENOUGH)
         others = _best_of_starts(roomy, wide, data, random, told)
         best = min(eliminated(start, data, told), others, key=lambda fit: fit.bic)
     return _polished(_settled(best, data, graph, data.count // 2, random, told), data)
 
 
-def pruned_only(network: Network, data: Data) -> Fit:
+def pruned_only(decomposition: Decomposition, data: Data) -> Fit:
     """A network as its gates leave it, its cores fitted."""
-    return _polished(weighed(network, mean_square(network, data), data), data)
+    return _polished(weighed(decomposition, mean_square(decomposition, data), data), data)

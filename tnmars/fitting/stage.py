@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tnmars.compiler import compile
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
@@ -27,10 +27,10 @@ MOST = 2**22
 Shown = Callable[[dict[str, Any], int, int], None]
 
 
-def gated(graph: Graph, layer: TNModule) -> Network:
+def gated(graph: Graph, layer: TNModule) -> Decomposition:
     """The network that the gates of a trained layer keep, in float64."""
     cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
-    return Network(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+    return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
 
 
 def trained(

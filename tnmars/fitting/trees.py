@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.removal import smaller
 from tnmars.graph import Graph, Term
 from tnmars.graph.topology import is_tree
@@ -23,7 +23,7 @@ def has_tree(graph: Graph) -> bool:
     return is_tree(term) and all(len(ends[bond.name]) == 2 for bond in term.bonds)
 
 
-def tree_network(graph: Graph, values: Tensor) -> Network:
+def hierarchical_svd(graph: Graph, values: Tensor) -> Decomposition:
     """The tensor projected on its first singular vectors across every bond; bonds are as wide as declared, or useful.
 
     From the leaves on, what a core's subtree holds is replaced by its coordinates in as many directions as its bond
@@ -52,10 +52,10 @@ def tree_network(graph: Graph, values: Tensor) -> Network:
     return _assembled(graph, term, sizes, cores)
 
 
-def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Network:
+def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Decomposition:
     found = smaller(graph, {graph.qualified(term, name): size for name, size in sizes.items()})
     ordered = {graph.qualified(term, core.name): cores[core.name].contiguous() for core in term.cores}
-    return Network(found, ordered, {name: name for name in found.bonds})
+    return Decomposition(found, ordered, {name: name for name in found.bonds})
 
 
 def _directions(matrix: Tensor, most: int) -> Tensor:
