@@ -18,14 +18,13 @@ import tnmars
 from tnmars import Graph, cli, families
 from tnmars.errors import ShapeError, TnmarsError
 from tnmars.fitting import FitWarning, read
-from tnmars.fitting.gram import gram
-from tnmars.fitting.layout import by_modes
 from tnmars.fitting.decomposition import dense, random_decomposition
+from tnmars.fitting.gram import gram
 from tnmars.fitting.refine import Data, mean_square, refined
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.rows import jacobian_at, values_at
-from tnmars.fitting.target import ORDER
+from tnmars.fitting.target import ORDER, by_modes
 from tnmars.fitting.trees import has_tree, hierarchical_svd
 
 Printed = pytest.CaptureFixture[str]
@@ -119,7 +118,9 @@ def test_a_direction_that_is_left_out_of_a_tree_is_a_singular_vector() -> None:
 
 def test_hyperedges_lose_a_slice_and_sums_a_term() -> None:
     decomposition = random_decomposition(GRAPHS["cp"], draw())
-    decomposition = decomposition.with_cores({**decomposition.cores, "A1": decomposition.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])})
+    decomposition = decomposition.with_cores(
+        {**decomposition.cores, "A1": decomposition.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])}
+    )
     (less,) = removals(decomposition, "r", 1)
     assert less.sizes == {"r": 3}
     torch.testing.assert_close(less.cores["A1"], decomposition.cores["A1"][:, [0, 1, 3]])
@@ -315,10 +316,12 @@ def test_shapes_of_a_weight_that_are_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         tnmars.fit(graph, torch.randn(20, 25))
     assert str(caught.value) == (
-        "the target has shape (20, 25), but should have (20, 24) (modes i1=20, o1=24).\n"
-        f"  {ORDER} Or it is a weight in torch's layout, of shape (24, 20)."
+        "the target has shape (20, 25), but must have (20, 24) (modes i1=20, o1=24).\n"
+        f"  {ORDER} Or give a weight in torch's layout, of shape (24, 20)."
     )
-    with pytest.raises(ShapeError, match=r"the mask 'observed' has shape \(20, 24\), but should have \(24, 20\)"):
+    with pytest.raises(
+        ShapeError, match=r"the mask 'observed' has shape \(20, 24\), but must have the target's, \(24, 20\)"
+    ):
         tnmars.fit(graph, torch.randn(24, 20), observed=torch.ones(20, 24))
 
 
@@ -329,10 +332,10 @@ def test_indices_without_data_are_told_of() -> None:
     with pytest.warns(FitWarning) as caught:
         found = tnmars.fit(families.lowrank("tensor", free=(30, 20), rank=4), values)
     assert [str(warning.message) for warning in caught] == list(found.doubts)
-    end = "so what the layer gives there means nothing."
+    end = "so the layer's values there are meaningless."
     assert found.doubts == (
-        f"mode 'n1': 6 of its 30 indices have no entry that is fitted (2, 3, 5, 7, 11, ...), {end}",
-        f"mode 'n2': 1 of its 20 indices have no entry that is fitted (4), {end}",
+        f"mode 'n1': 6 of its 30 indices have no entry to fit (2, 3, 5, 7, 11, ...), {end}",
+        f"mode 'n2': 1 of its 20 indices have no entry to fit (4), {end}",
     )
     assert found.ranks == {"r": 2}
 
@@ -410,17 +413,20 @@ def test_the_state_of_random_numbers_is_left_alone() -> None:
     [
         (
             torch.zeros(5, 6),
-            "the target has shape (5, 6), but should have (5, 6, 7) (modes n1=5, n2=6, n3=7).\n  ONE_AXIS",
+            "the target has shape (5, 6), but must have (5, 6, 7) (modes n1=5, n2=6, n3=7).\n  ONE_AXIS",
         ),
         (
             torch.full((5, 6, 7), torch.nan),
-            "every entry of the target is NaN.\n  NaN stands for an entry that is not known.",
+            "every entry of the target is NaN.\n  NaN marks an unknown entry.",
         ),
         (torch.full((5, 6, 7), 3.0), "every known entry of the target is 3, so there are no ranks to find."),
-        (torch.full((5, 6, 7), torch.inf), "the target has infinite entries.\n  Entries that are not known are NaN."),
-        (torch.ones(1, dtype=torch.complex64), "the target: has complex entries, and only real numbers are fitted."),
+        (torch.full((5, 6, 7), torch.inf), "the target has infinite entries.\n  Mark unknown entries by NaN."),
+        (
+            torch.ones(1, dtype=torch.complex64),
+            "the target: entries must be real numbers, but have type torch.complex64.",
+        ),
         ([[1.0], [1.0, 2.0]], "the target is not an array: its rows differ in length."),
-        (np.array(["a"]), "the target: has entries of type <U1, which are no real numbers."),
+        (np.array(["a"]), "the target: entries must be real numbers, but have type <U1."),
     ],
 )
 def test_targets_that_are_refused(given: object, text: str) -> None:
@@ -431,11 +437,13 @@ def test_targets_that_are_refused(given: object, text: str) -> None:
 
 def test_masks_and_graphs_that_are_refused() -> None:
     values = planted(tt(2, 2))
-    with pytest.raises(ShapeError, match=r"the mask 'observed' has shape \(5,\), but should have \(5, 6, 7\)"):
+    with pytest.raises(
+        ShapeError, match=r"the mask 'observed' has shape \(5,\), but must have the target's, \(5, 6, 7\)"
+    ):
         tnmars.fit(tt(2, 2), values, observed=torch.ones(5))
     with pytest.raises(TnmarsError, match="the mask 'held_out' has entries other than 0 and 1"):
         tnmars.fit(tt(2, 2), values, held_out=2 * torch.ones(5, 6, 7))
-    with pytest.raises(TnmarsError, match="the masks leave no known entry of the target to be fitted"):
+    with pytest.raises(TnmarsError, match="the masks leave no known entry of the target to fit"):
         tnmars.fit(tt(2, 2), values, held_out=torch.ones(5, 6, 7))
     with pytest.raises(TnmarsError, match="the graph has no terms"):
         tnmars.fit(replace(tt(2, 2), terms=()), values)
@@ -454,12 +462,12 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"first": torch.ones(2), "second": torch.ones(3)}, tmp_path / "two.safetensors")
     np.save(tmp_path / "x.npy", np.ones(3))
     for name, key, text in (
-        ("x.txt", None, "the ending is none of .npy, .safetensors"),
+        ("x.txt", None, "the file must end in .npy or .safetensors"),
         ("none.npy", None, "there is no such file"),
-        ("object.npy", None, "is not an array of numpy that can be read"),
-        ("bad.npy", None, "is not an array of numpy that can be read"),
-        ("bad.safetensors", None, "is not a file of safetensors that can be read"),
-        ("x.npy", "first", "a .npy file holds one array, and no key 'first'"),
+        ("object.npy", None, "cannot be read as a numpy array"),
+        ("bad.npy", None, "cannot be read as a numpy array"),
+        ("bad.safetensors", None, "cannot be read as a safetensors file"),
+        ("x.npy", "first", "a .npy file holds one array, so it has no key 'first'"),
         ("two.safetensors", None, "holds 2 tensors.\n  Give the key of one: first, second."),
         ("two.safetensors", "secnd", "there is no tensor 'secnd'.\n  Give the key of one: first, second. Did you mean"),
     ):
@@ -533,7 +541,7 @@ def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
     np.save(folder / "gap.npy", values.numpy())
     assert cli.run(["fit", str(folder / "tt.yaml"), str(folder / "gap.npy"), "--json"]) == 0
     printed = capfd.readouterr()
-    assert "warning: mode 'n1': 1 of its 5 indices have no entry that is fitted (1)" in printed.err
+    assert "warning: mode 'n1': 1 of its 5 indices have no entry to fit (1)" in printed.err
     assert "FitWarning" not in printed.err
     (told,) = json.loads(printed.out)["warnings"]
     assert told.startswith("mode 'n1': 1 of its 5")
@@ -572,4 +580,4 @@ def test_the_command_refuses_before_it_works(folder: Path, capfd: Printed) -> No
     assert "is not there" in capfd.readouterr().err
     np.save(folder / "y.npy", np.ones((2, 2)))
     assert cli.run(["fit", spec, str(folder / "y.npy")]) == 2
-    assert "the target has shape (2, 2), but should have (5, 6, 7)" in capfd.readouterr().err
+    assert "the target has shape (2, 2), but must have (5, 6, 7)" in capfd.readouterr().err

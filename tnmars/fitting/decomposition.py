@@ -19,6 +19,7 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.init import deviations
+from tnmars.layer.open_slices import resized
 from tnmars.pruning.follow import cores_after
 
 Labels = tuple[str, ...]
@@ -51,7 +52,9 @@ class Decomposition:
         return replace(self, cores=dict(cores))
 
 
-def random_decomposition(graph: Graph, random: torch.Generator, names: Mapping[str, str] | None = None) -> Decomposition:
+def random_decomposition(
+    graph: Graph, random: torch.Generator, names: Mapping[str, str] | None = None
+) -> Decomposition:
     """A decomposition with normally distributed cores, whose tensor has unit variance."""
     scale = deviations(graph, 1.0)
     cores = {
@@ -59,6 +62,11 @@ def random_decomposition(graph: Graph, random: torch.Generator, names: Mapping[s
         for name, shape in graph.cores.items()
     }
     return Decomposition(graph, cores, names or {name: name for name in graph.bonds})
+
+
+def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with other sizes of some bonds."""
+    return resized(graph, {**{name: bond.size for name, bond in graph.bonds.items()}, **sizes})
 
 
 def labels(graph: Graph) -> list[dict[str, Labels]]:
