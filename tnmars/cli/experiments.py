@@ -41,9 +41,10 @@ NAMES = ("toy", "tucker", "mnist-2fc")
 @click.option("--resume", is_flag=True, help="Resume unfinished runs from their checkpoints, instead of starting over.")
 @JSON
 def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **asked: str | int | None) -> None:
-    """Run one of the paper's experiments, and print our figures next to the paper's.
+    """Run one of the paper's experiments.
 
-    Finished runs are not repeated. On Ctrl-C every run writes a checkpoint; continue with --resume.
+    Prints our figures next to the paper's. Finished runs are not repeated. On Ctrl-C every run writes a checkpoint;
+    continue with --resume.
     """
     from tnmars.experiments.catalog import EXPERIMENTS
     from tnmars.experiments.jobs import planned, run_all, seeds
@@ -83,7 +84,11 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @JSON
 def demo(out: str, seed: int, as_json: bool) -> None:
-    """Show the whole workflow in a minute, without data: ranks are planted, hidden by noise, and recovered."""
+    """Show the whole workflow in a minute, on generated data.
+
+    Two tensors with known ranks are generated, with noise. Each is fitted by a graph whose ranks are too large, the
+    graph is pruned, and the pruned spec, the layer and a report are written.
+    """
     import torch
 
     from tnmars.experiments.demo import run

@@ -54,11 +54,12 @@ EVERY = 2.0
 @click.option("-o", "--output", help="Stem of the files to write [default: TARGET's stem with '-fit'].")
 @JSON
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
-    """Find the ranks that the tensor in TARGET (.npy, .safetensors) needs, starting from the ranks of SPEC.
+    """Find the ranks that a given tensor needs.
 
-    The axes of TARGET are the modes of SPEC, in its order. Or TARGET is a weight in torch's layout, such as [out, in]
-    of a linear layer; a tensor that could be both (a square one) is read as a weight. Masks have the shape of TARGET.
-    Entries that are NaN are unknown: the others are fitted, and the layer fills in the unknown ones.
+    The search starts from the ranks of SPEC, which should be too large. TARGET is a .npy or .safetensors file. Its axes
+    are the modes of SPEC, in its order. Or it is a weight in torch's layout, such as [out, in] of a linear layer; a
+    tensor that could be both (a square one) is read as a weight. Masks have the shape of TARGET. Entries that are NaN
+    are unknown: the others are fitted, and the layer fills in the unknown ones.
 
     Prints the ranks, and the error against the number of parameters. Writes the pruned spec (.yaml), the layer
     (.safetensors) and a summary (.json).

@@ -113,7 +113,7 @@ def save(results: Collected, folder: Path) -> list[Path]:
     """Writes the records as `NAME.json` and the plots as `NAME-PLOT.svg`."""
     make_folder(folder)
     name = results["experiment"]
-    files = {f"{name}.json": json.dumps(collected, indent=1) + "\n"}
+    files = {f"{name}.json": json.dumps(results, indent=1) + "\n"}
     files |= {f"{name}-{plot}.svg": text for plot, text in drawn(results).items()}
     for file, text in files.items():
         write_text(folder / file, text)
