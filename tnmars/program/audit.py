@@ -21,7 +21,7 @@ from tnmars.plan.steps import Groups, flat
 from tnmars.program.emit import emit
 from tnmars.program.form import Form, frames
 from tnmars.program.instruction import Instruction
-from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Rows, Scale, Weight
+from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Weight
 from tnmars.program.program import verify
 
 VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
@@ -122,7 +122,7 @@ class _Audit:
 
     def _place(self, instruction: Instruction) -> None:
         """What an instruction takes from outside, and where it stands."""
-        if isinstance(instruction, Scale):
+        if instruction.takes_gates:
             wrong(f"{instruction.out} multiplies a gate in, which is no matter of a plan.")
         own = flat(instruction.axes)
         if isinstance(instruction, Fetch):
@@ -138,10 +138,9 @@ class _Audit:
             leaf = self.inputs.get(instruction.name)
             if leaf is None or not self._is_same(instruction.axes, leaf.axes):
                 wrong(f"{instruction.out} takes input {instruction.name!r}, which the layer has not, or not so.")
-        if isinstance(instruction, Rows):
-            looked_up = [label for label, _, _ in self.form.frame.strides]
-            if any(label not in looked_up for label in instruction.labels):
-                wrong(f"{instruction.out} looks up what is not looked up.")
+        rows = [label for label, _, _ in self.form.frame.strides]
+        if any(label not in rows for label in instruction.looks_up):
+            wrong(f"{instruction.out} looks up what is not looked up.")
         if isinstance(instruction, Weight) and not self.form.frame.dense:
             wrong(f"{instruction.out} is the dense weight, which nothing takes.")
 
@@ -156,7 +155,7 @@ class _Audit:
                 self._plus(instruction, *read)
             elif len(read) == 2:
                 self._times(instruction, *read)
-            made[instruction.out] = self._leaf(instruction)
+            made[instruction.out] = _Made(frozenset(instruction.takes_cores), frozenset(instruction.takes_inputs))
             for part in read:
                 made[instruction.out] |= part
             if isinstance(instruction, Conv):
@@ -164,12 +163,6 @@ class _Audit:
             for label in instruction.summed(self.program.read_by(instruction)):
                 self._summed(instruction, label, made[instruction.out])
         return made
-
-    @staticmethod
-    def _leaf(instruction: Instruction) -> _Made:
-        if isinstance(instruction, Fetch):
-            return _Made(cores=frozenset(instruction.cores))
-        return _Made(inputs=frozenset([instruction.name])) if isinstance(instruction, Receive) else _Made()
 
     def _times(self, instruction: Instruction, left: _Made, right: _Made) -> None:
         """Only parts of one term are multiplied, or of terms that are stacked."""
@@ -192,10 +185,11 @@ class _Audit:
             wrong(f"{instruction.out} loses edge {label!r}.")
         terms = {self.terms[core] for core in made.cores}
         for entry in self.program.fold:
-            if isinstance(entry, Fetch) and label in self.fetched[entry.cores]:
-                alike = not terms or self.terms[entry.cores[0]] in terms
-                if alike and not made.cores.issuperset(entry.cores):
-                    wrong(f"{instruction.out} sums edge {label!r} before core '{entry.cores[0]}' is joined.")
+            cores = entry.takes_cores
+            if cores and label in self.fetched[cores]:
+                is_joined = not terms or self.terms[cores[0]] in terms
+                if is_joined and not made.cores.issuperset(cores):
+                    wrong(f"{instruction.out} sums edge {label!r} before core '{cores[0]}' is joined.")
         for name, leaf in self.inputs.items():
             if label in leaf.labels and name not in made.inputs:
                 wrong(f"{instruction.out} sums edge {label!r} before input '{name}' is joined.")

@@ -74,6 +74,26 @@ class Instruction:
     def reads(self) -> tuple[Name, ...]:
         return tuple(getattr(self, name) for name in self.operands)
 
+    @property
+    def takes_cores(self) -> tuple[str, ...]:
+        """The state-dict names of the cores that it brings in."""
+        return ()
+
+    @property
+    def takes_gates(self) -> tuple[str, ...]:
+        """The qualified names of the bonds whose gates it multiplies in."""
+        return ()
+
+    @property
+    def takes_inputs(self) -> tuple[str, ...]:
+        """The names of the layer's inputs that it brings in."""
+        return ()
+
+    @property
+    def looks_up(self) -> Labels:
+        """The modes that it replaces by rows at an index."""
+        return ()
+
     @classmethod
     def word(cls) -> str:
         """What it is called in print and in files."""

@@ -27,6 +27,10 @@ class Fetch(Instruction):
     is_leaf = True
     is_shown = False
 
+    @property
+    def takes_cores(self) -> tuple[str, ...]:
+        return self.cores
+
     def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
         if len(self.cores) == 1:
             return 0.0
@@ -46,12 +50,16 @@ class Scale(Instruction):
 
     operands = ("source",)
 
+    @property
+    def takes_gates(self) -> tuple[str, ...]:
+        return tuple(name for _, names in self.gates for name in names)
+
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         """Each bond's gates occur once, one for each of the stacked cores; a bond of size 1 may have no axis."""
         core = read[0]
         if not isinstance(core, Fetch) or self.axes != core.axes:
             return False
-        gates = [name for _, given in self.gates for name in given]
+        gates = self.takes_gates
         on_axes = all(not label or (label,) in core.axes for label, _ in self.gates)
         return on_axes and len(set(gates)) == len(gates) == len(self.gates) * len(core.cores)
 
@@ -64,7 +72,7 @@ class Scale(Instruction):
         return prices.elementwise(model, out, out, grad=grad)
 
     def detail(self) -> str:
-        return f"{self.source} by " + " ".join(name for _, given in self.gates for name in given)
+        return f"{self.source} by {' '.join(self.takes_gates)}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,10 @@ class Receive(Instruction):
     is_leaf = True
     needs_input = True
     is_shown = False
+
+    @property
+    def takes_inputs(self) -> tuple[str, ...]:
+        return (self.name,)
 
     def detail(self) -> str:
         return self.name
@@ -213,6 +225,10 @@ class Rows(Instruction):
 
     operands = ("source",)
     needs_input = True
+
+    @property
+    def looks_up(self) -> Labels:
+        return self.labels
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         table = read[0].axes

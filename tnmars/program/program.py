@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tnmars.plan.steps import Groups, flat, volume
 from tnmars.program.instruction import Instruction, Name, Sizes
-from tnmars.program.instructions import Fetch, Scale
+from tnmars.program.instructions import Fetch
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,12 @@ class Program:
     @property
     def cores(self) -> tuple[str, ...]:
         """The state-dict names of the cores in the order in which they are fetched."""
-        return tuple(name for entry in self.fold if isinstance(entry, Fetch) for name in entry.cores)
+        return tuple(name for entry in self.fold for name in entry.takes_cores)
 
     @property
     def gates(self) -> tuple[str, ...]:
         """The qualified names of the bonds whose gates are multiplied in, in order."""
-        scales = [entry for entry in self.fold if isinstance(entry, Scale)]
-        return tuple(name for scale in scales for _, names in scale.gates for name in names)
+        return tuple(name for entry in self.fold for name in entry.takes_gates)
 
     def __getstate__(self) -> dict[str, object]:
         """The fields alone: what is cached differs between processes, as hashes do."""
