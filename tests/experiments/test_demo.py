@@ -10,6 +10,7 @@ import pytest
 import tnmars
 from tnmars import cli
 from tnmars.experiments import demo
+from tnmars.fitting.room import parameters
 
 
 def test_the_demo_finds_what_was_planted(
@@ -22,7 +23,7 @@ def test_the_demo_finds_what_was_planted(
     out, told = capfd.readouterr()
     (found,) = json.loads(out)
     assert found["came_back"] and [bond["after"] for bond in found["ranks"].values()] == [3, 4, 2]
-    assert "the planted ranks came back" in told
+    assert "the planted ranks were recovered" in told
     pruned = tnmars.load(tmp_path / "tensor-train.yaml")
     layer = tnmars.load_into(tnmars.compile(pruned), tmp_path / "tensor-train.safetensors")
     assert layer().shape == (8, 8, 8, 8)
@@ -32,6 +33,6 @@ def test_the_demo_finds_what_was_planted(
 def test_what_counts_as_come_back() -> None:
     first, second = demo.planted()
     assert first.unique and not second.unique
-    assert demo.parameters(first.hidden) == 200 and demo.parameters(second.hidden) == 228
+    assert parameters(first.hidden) == 200 and parameters(second.hidden) == 228
     _, noise = demo.tensor(first.hidden, 0)
     assert 0.009 < noise < 0.011
