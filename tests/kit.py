@@ -17,7 +17,8 @@ from tnmars.graph.counts import count
 from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
-from tnmars.program.candidates import Form, layer_forms, lookup_forms
+from tnmars.program.candidates import layer_forms, lookup_forms
+from tnmars.program.form import Form
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))

@@ -22,13 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tnmars
 import tnmars.graph.rewrite
-import tnmars.program.measure
+import tnmars.program.form
 import tnmars.select.distributions
 from tnmars import GaussianGates, Mars
 from tnmars.graph import Graph
 from tnmars.program.gating import homes, masked
-from tnmars.program.instructions import Program, Scale
-from tnmars.program.verify import verify
+from tnmars.program.instructions import Scale
+from tnmars.program.program import Program, verify
 from tnmars.select import SELECTORS, from_settings
 
 DATA = 1000
@@ -337,7 +337,7 @@ def test_expected_counts_are_exact_for_hard_gates(graph: Graph, data: st.DataObj
     full = {name: torch.ones(bond.size) for name, bond in graph.bonds.items()}
     set_gates(layer, full)
     form = layer.plan("infer", 4)
-    measured = tnmars.program.measure.total(tnmars.program.measure.measure(form)).macs
+    measured = tnmars.program.form.total(tnmars.program.form.measure(form)).macs
     assert tnmars.expected(layer, "macs").item() == measured
 
 
@@ -370,7 +370,7 @@ def test_prices(price: str) -> None:
         "bic": 0.5 * math.log(DATA) * parameters,
     }
     macs = tnmars.expected(layer, "macs").item()
-    full = tnmars.program.measure.total(tnmars.program.measure.measure(layer.plan("infer", layer.nominal))).macs
+    full = tnmars.program.form.total(tnmars.program.form.measure(layer.plan("infer", layer.nominal))).macs
     wanted["macs"] = charge * macs * 10 / full - 10 * math.log(0.99)
     found = tnmars.penalty(layer)
     assert found.item() == pytest.approx(wanted[price], rel=1e-6)

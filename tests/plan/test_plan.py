@@ -30,10 +30,10 @@ from tnmars.plan.network import BATCH, groups, layer_network, weight_network
 from tnmars.plan.search import Search
 from tnmars.plan.trees import by_path, candidates
 from tnmars.program import choice
-from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.candidates import weight_forms
+from tnmars.program.form import Form, measure, peak, total
 from tnmars.program.instructions import Matmul
-from tnmars.program.measure import measure, total
-from tnmars.program.verify import verify
+from tnmars.program.program import verify
 
 # --- trees -----------------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ def test_an_optimizer_that_is_not_known(optimizer: str) -> None:
 def test_peak_is_what_is_alive_at_once() -> None:
     """A low-rank layer through its cores holds the bond's vector and the output; the weight's own form, the weight."""
     graph = tnmars.network("linear", "A[i,r] B[r,o]", inputs={"i": 6}, outputs={"o": 5}, bonds=2)
-    forms = {form.name: form for form in choice.candidates(graph, 16, Weighing(MODEL)) if not form.chunk}
-    assert choice.peak(forms["push"], 16) == 16 * (2 + 5)
+    forms = {form.name: form for form in choice.all_forms(graph, 16, Weighing(MODEL)) if not form.chunk}
+    assert peak(forms["push"]) == 16 * (2 + 5)
     (weight, _) = weight_forms(graph, Weighing(MODEL))
-    assert 30 <= choice.peak(weight, 16) <= 30 + 2 * (6 * 2 + 2 * 5) + 30
+    assert 30 <= peak(weight) <= 30 + 2 * (6 * 2 + 2 * 5) + 30

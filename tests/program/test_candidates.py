@@ -20,10 +20,10 @@ from tnmars.graph.counts import count
 from tnmars.layer.module import code
 from tnmars.plan.layout import Weighing
 from tnmars.program import choice
-from tnmars.program.candidates import Form, layer_forms, lookup_forms, weight_forms
-from tnmars.program.estimate import estimate, patches, refold
-from tnmars.program.instructions import Fetch, Program
-from tnmars.program.verify import verify
+from tnmars.program.candidates import layer_forms, lookup_forms, weight_forms
+from tnmars.program.form import Form, estimate, peak
+from tnmars.program.instructions import Fetch
+from tnmars.program.program import Program, refold, verify
 from tnmars.timing import tuning
 
 CURVED = replace(
@@ -109,7 +109,7 @@ def test_chunks_of_a_batch_give_the_same(graph: Graph, batch: int, seed: int) ->
     problem = oracle.problem(graph, batch, seed)
     wanted = problem.answer()
     slopes = oracle.gradients(wanted, problem.leaves)
-    forms = [form for form in choice.candidates(graph, 1024, Weighing(MODEL, grad=True)) if form.chunk]
+    forms = [form for form in choice.all_forms(graph, 1024, Weighing(MODEL, grad=True)) if form.chunk]
     assert forms
     for form in once(forms):
         assert 0 < form.chunk < 1024
@@ -119,7 +119,7 @@ def test_chunks_of_a_batch_give_the_same(graph: Graph, batch: int, seed: int) ->
 def test_a_chunk_at_a_time_is_what_a_chunked_form_computes() -> None:
     """Not only the answer: the code runs once for each chunk, the last of which may be smaller."""
     graph = tnmars.network("linear", "A[i,r] B[r,o]", inputs={"i": 6}, outputs={"o": 5}, bonds=2)
-    form = next(form for form in choice.candidates(graph, 1024, Weighing(MODEL)) if form.chunk)
+    form = next(form for form in choice.all_forms(graph, 1024, Weighing(MODEL)) if form.chunk)
     made, seen = code(form), []
     spied = replace(made, run=lambda x, *rest: (seen.append(x.shape[0]), made.run(x, *rest))[1])
     problem = oracle.problem(graph, 2 * form.chunk + 3)
@@ -162,27 +162,27 @@ def test_the_choice_is_the_cheapest_that_fits_into_memory(
 ) -> None:
     """With room as it is, or with so little that only some forms fit."""
     weighing = Weighing(MODEL, grad)
-    forms = choice.candidates(graph, batch, weighing, 8)
-    peaks = sorted(choice.peak(form, batch) for form in forms)
+    forms = choice.all_forms(graph, batch, weighing, 8)
+    peaks = sorted(peak(form) for form in forms)
     room = peaks[at % len(peaks)] if is_tight else 8 * proportion(graph, batch, 8)
     with pytest.MonkeyPatch.context() as patch:
         if is_tight:
             patch.setattr(choice, "MEMORY", (room + 0.5) / proportion(graph, batch, 8))
         ranked = choice.choose(graph, batch, weighing, 8)
     assert sorted(map(repr, ranked)) == sorted(map(repr, forms))
-    small = [form.cost for form in forms if choice.peak(form, batch) <= room]
+    small = [form.cost for form in forms if peak(form) <= room]
     assert ranked[0].cost == min(small, default=min(form.cost for form in forms))
 
 
 def test_a_form_that_takes_too_much_memory_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest form holds more than another: where there is no room for it, that one is taken."""
     graph = tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=2)
-    forms = sorted(choice.candidates(graph, 64, Weighing(CURVED)), key=lambda form: form.cost)
-    peaks = [choice.peak(form, 64) for form in forms]
+    forms = sorted(choice.all_forms(graph, 64, Weighing(CURVED)), key=lambda form: form.cost)
+    peaks = [peak(form) for form in forms]
     assert min(peaks) < peaks[0]
     monkeypatch.setattr(choice, "MEMORY", (min(peaks) + 0.5) / proportion(graph, 64, 8))
     found = choice.choose(graph, 64, Weighing(CURVED), 8)[0]
-    assert choice.peak(found, 64) == min(peaks)
+    assert peak(found) == min(peaks)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -190,12 +190,12 @@ def test_a_form_that_takes_too_much_memory_is_not_even_timed(frozen: bool, monke
     """Neither for a layer that trains nor for a frozen one; where none is small enough, all are."""
     graph = tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=2)
     limit = float("inf")
-    forms = choice.frozen(graph, 64, MODEL, limit, 8) if frozen else choice.choose(graph, 64, Weighing(MODEL), 8)
-    peaks = sorted({choice.peak(form, 64) for form in forms})
+    forms = choice.choose_frozen(graph, 64, MODEL, limit, 8) if frozen else choice.choose(graph, 64, Weighing(MODEL), 8)
+    peaks = sorted({peak(form) for form in forms})
     raced: list[set[int]] = []
 
     def decide(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int) -> Form:
-        raced.append({choice.peak(form, batch) for form in forms})
+        raced.append({peak(form) for form in forms})
         return forms[0]
 
     monkeypatch.setattr(tuning, "fastest", decide)
@@ -252,9 +252,9 @@ def test_frozen_forms_keep_to_their_limit(graph: Graph, batch: int, share: float
     problem = oracle.problem(graph, 3)
     wanted = problem.answer()
     limit = share * count(graph).cores
-    forms = choice.frozen(graph, batch, MODEL, limit, 8)
+    forms = choice.choose_frozen(graph, batch, MODEL, limit, 8)
     room = 8 * proportion(graph, batch, 8)
-    ranks = [(choice.peak(form, batch) > room, form.cost) for form in forms]
+    ranks = [(peak(form) > room, form.cost) for form in forms]
     assert ranks == sorted(ranks)
     for form in forms:
         assert shipped(form.program) <= max(limit, count(graph).cores)
@@ -299,4 +299,4 @@ def test_patches_of_an_image_have_a_price_and_a_size() -> None:
     assert layer.plan("infer", 8).name == "dense", "taking 49 times the image costs more than the convolution"
     forms = choice.choose(graph, 8, choice.Weighing(layer.planner.model), 56)
     unfolded = [form for form in forms if form.frame.unfold]
-    assert unfolded and all(choice.peak(form, 8) >= patches(form) == 8 * 16 * 49 * 56 * 56 for form in unfolded)
+    assert unfolded and all(peak(form) >= form.patches() == 8 * 16 * 49 * 56 * 56 for form in unfolded)

@@ -20,10 +20,11 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.program import choice
 from tnmars.program.audit import audit
-from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.candidates import weight_forms
 from tnmars.program.codec import form_from_json, form_to_json, plan_from_json, plan_to_json
 from tnmars.program.emit import emit
-from tnmars.program.estimate import refold
+from tnmars.program.form import Form
+from tnmars.program.program import refold
 
 MODEL = CostModel()
 WEIGHINGS = [Weighing(MODEL, grad, folded) for grad in (False, True) for folded in (False, True)]
@@ -43,7 +44,7 @@ def through_text(data: object) -> Any:
 @settings(max_examples=cases(1000))
 @given(graph=graphs(), weighing=st.sampled_from(WEIGHINGS), batch=st.sampled_from((16, 1, 300)))
 def test_every_form_is_read_back_equal(graph: Graph, weighing: Weighing, batch: int) -> None:
-    forms = choice.candidates(graph, batch, weighing, 8)
+    forms = choice.all_forms(graph, batch, weighing, 8)
     forms += [replace(form, program=refold(form.program, limit)) for form in forms[:2] for limit in (0, 40)]
     for form in forms:
         audit(form, graph)
@@ -79,7 +80,7 @@ def _parts(graph: Graph) -> tuple[Any, Any]:
 
 
 def _pushed(graph: Graph) -> Form:
-    return next(form for form in choice.candidates(graph, 16, WEIGHINGS[0], 8) if not form.frame.dense)
+    return next(form for form in choice.all_forms(graph, 16, WEIGHINGS[0], 8) if not form.frame.dense)
 
 
 # --- what is not read ------------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def test_another_length_of_a_data_axis_is_read() -> None:
 
 
 def _dense(graph: Graph) -> Form:
-    return next(form for form in choice.candidates(graph, 16, WEIGHINGS[0], 8) if form.frame.dense)
+    return next(form for form in choice.all_forms(graph, 16, WEIGHINGS[0], 8) if form.frame.dense)
 
 
 def test_a_program_that_leaves_a_core_out_is_refused() -> None:
@@ -244,7 +245,7 @@ def test_terms_that_are_multiplied_are_refused() -> None:
 def test_a_convolution_along_another_axis_is_refused() -> None:
     form = next(
         form
-        for form in choice.candidates(CONV, 16, WEIGHINGS[0], 8)
+        for form in choice.all_forms(CONV, 16, WEIGHINGS[0], 8)
         if not form.frame.dense and any(getattr(step, "spatial", ()) for step in form.program.run)
     )
 
@@ -295,7 +296,7 @@ def leaves(data: Any, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]
 @settings(max_examples=cases(1000))
 @given(graph=graphs(terms=2), data=st.data())
 def test_a_change_is_refused_or_changes_no_result(graph: Graph, data: st.DataObject) -> None:
-    form = data.draw(st.sampled_from(choice.candidates(graph, 3, WEIGHINGS[0], 8)))
+    form = data.draw(st.sampled_from(choice.all_forms(graph, 3, WEIGHINGS[0], 8)))
     written = through_text(form_to_json(form))
     path = data.draw(st.sampled_from(leaves(written["program"])))
     place = written["program"]

@@ -22,9 +22,10 @@ from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, TOKENS, spatial
 from tnmars.plan.network import data as data_label
 from tnmars.program import choice
-from tnmars.program.candidates import Form, weight_forms
-from tnmars.program.estimate import refold
-from tnmars.program.measure import Effort, measure, total
+from tnmars.program.candidates import weight_forms
+from tnmars.program.form import Form, measure, total
+from tnmars.program.instruction import Work
+from tnmars.program.program import refold
 
 
 class ElementCounter(TorchDispatchMode):
@@ -65,11 +66,11 @@ def lengths(graph: Graph, problem: oracle.Problem) -> dict[str, int]:
     return {BATCH: batch, **{spatial(axis): length for axis, length in enumerate(image)}}
 
 
-def counted(form: Form, problem: oracle.Problem) -> Effort:
+def counted(form: Form, problem: oracle.Problem) -> Work:
     """What torch counts while the code of a form runs."""
     with torch.no_grad(), FlopCounterMode(display=False) as flops, ElementCounter(problem.bias) as elements:
         run(form, problem)
-    return Effort(flops.get_total_flops() // 2, elements.count)
+    return Work(flops.get_total_flops() // 2, elements.count)
 
 
 def check(form: Form, graph: Graph, problem: oracle.Problem) -> None:
@@ -135,7 +136,7 @@ def test_counts_by_hand() -> None:
     graph = tnmars.network("linear", "A[i,r] B[r,o]", inputs={"i": 6}, outputs={"o": 5}, bonds=2)
     forms = {form.name: total(measure(form, {BATCH: 7})) for form in forms_of(graph, 16, Weighing(MODEL))}
     assert forms["dense"].macs == 6 * 2 * 5 + 7 * 6 * 5
-    assert forms["push"] == Effort(macs=7 * (6 * 2 + 2 * 5), written=7 * (2 + 5))
+    assert forms["push"] == Work(macs=7 * (6 * 2 + 2 * 5), written=7 * (2 + 5))
 
 
 @pytest.mark.parametrize("spec", ["tucker2_conv", "cp_conv", "tt_conv_proper", "ring_conv", "tt_conv_naive"])
@@ -143,7 +144,7 @@ def test_counts_of_a_spec_at_its_real_size(spec: str) -> None:
     graph = tnmars.load(oracle.spec(spec))
     problem = oracle.problem(graph, 2, image=(14, 13))
     for weighing in WEIGHINGS:
-        for form in once(choice.candidates(graph, 16, weighing)):
+        for form in once(choice.all_forms(graph, 16, weighing)):
             check(form, graph, problem)
 
 
@@ -168,5 +169,5 @@ def test_counts_of_terms_of_different_shapes() -> None:
 
 
 def test_efforts_add_up() -> None:
-    parts = [Effort(1, 2, 3), Effort(10, 20, 30)]
-    assert sum(parts, Effort()) == Effort(11, 22, 33)
+    parts = [Work(1, 2, 3), Work(10, 20, 30)]
+    assert sum(parts, Work()) == Work(11, 22, 33)

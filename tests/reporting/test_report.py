@@ -21,7 +21,7 @@ import tnmars
 from tnmars import cli
 from tnmars.draw.look import Look
 from tnmars.experiments import worker
-from tnmars.program.measure import measure, total
+from tnmars.program.form import measure, total
 from tnmars.reporting import Report, collect, page
 from tnmars.reporting.bars import bars
 from tnmars.reporting.charts import Line, chart

@@ -11,7 +11,7 @@ from kit import SPECS
 from torch import nn
 
 import tnmars
-from tnmars.program.measure import measure
+from tnmars.program.form import measure
 
 TT = tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)
 
@@ -73,7 +73,7 @@ def test_counts_are_those_of_the_module_and_of_what_pruning_leaves(path: Path) -
     (found,) = tnmars.summary(layer).layers
     assert found.parameters == sum(value.numel() for value in layer.cores.parameters())
     form = layer.plan("infer", layer.nominal)
-    assert found.macs == sum(entry.effort.macs for entry in measure(form))
+    assert found.macs == sum(entry.work.macs for entry in measure(form))
     small = tnmars.prune(layer, simplify=False) if layer.masks is not None else layer
     assert found.live_parameters == sum(value.numel() for value in small.cores.parameters())
     left = {bond.name for bond in tnmars.summary(small).layers[0].bonds}

@@ -271,7 +271,7 @@ def test_a_training_step_inside_is_a_training_step() -> None:
 def test_parts_of_another_form_do_not_load() -> None:
     """Parts of two forms may have the same shapes, and another meaning."""
     layer = tnmars.compile(tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=8))
-    forms = choice.frozen(layer.graph, 128, layer.planner.model, float("inf"))
+    forms = choice.choose_frozen(layer.graph, 128, layer.planner.model, float("inf"))
     made = [FrozenLayer(layer, form) for form in forms[:6]]
     sources = {frozen.source for frozen in made}
     assert len(sources) > 1

@@ -18,8 +18,8 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Role
 from tnmars.graph.counts import count
 from tnmars.layer.module import Shell, TNModule, code, layers
-from tnmars.program.candidates import Form
-from tnmars.program.choice import frozen
+from tnmars.program.choice import choose_frozen
+from tnmars.program.form import Form
 from tnmars.pruning.prune_model import prune
 from tnmars.timing.tuning import tuned_frozen
 
@@ -112,7 +112,7 @@ def frozen_layer(
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
     if tune:
         return FrozenLayer(layer, tuned_frozen(layer.graph, model=planner.model, limit=limit, **sizes))
-    ranked = frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
     return FrozenLayer(layer, ranked[0])
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel
-from tnmars.program.candidates import Form
-from tnmars.program.choice import fitting, frozen, peak
+from tnmars.program.choice import choose_frozen, within_memory
+from tnmars.program.form import Form, peak
 
 CANDIDATES = 6
 """How many programs are raced, each with the size of chunks that the model likes best."""
@@ -182,10 +182,10 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
         return forms[0]
     times = race([_action(graph, form, batch, image, mode, place) for form in forms])
     first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
-    return min(first, key=lambda form: peak(form, batch))
+    return min(first, key=lambda form: peak(form))
 
 
 def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
     """The fastest form for inference with folded cores."""
-    forms = fitting(graph, frozen(graph, batch, model, limit, image), batch, image)
+    forms = within_memory(graph, choose_frozen(graph, batch, model, limit, image), batch, image)
     return fastest(graph, forms, batch, "folded", image)
