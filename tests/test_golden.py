@@ -25,7 +25,7 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import choose
 from tnmars.program.explain import Explained, explain, table
-from tnmars.program.instructions import Program
+from tnmars.program.program import Program
 
 GOLDEN = ROOT / "tests" / "golden"
 REWRITE = os.environ.get("TNMARS_REWRITE_GOLDEN") == "1"
