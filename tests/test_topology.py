@@ -252,5 +252,5 @@ def test_many_copies_pair_up() -> None:
 
 
 def test_networkx_is_imported_late() -> None:
-    code = "import sys, tnmars.topology; print('networkx' in sys.modules)"
+    code = "import sys, tnmars.graph.topology; print('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
