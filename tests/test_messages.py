@@ -209,7 +209,7 @@ PACKAGE = Path(tnmars.__file__).parent
 MODULES = (
     *(f"graph/{name}" for name in ("parts", "options", "fields", "rules", "layer_rules", "graph")),
     *("weight", "families", "dsl"),
-    *("spec/nodes", "spec/grammar", "spec/reader"),
+    *("spec/nodes", "spec/shape", "spec/scalars", "spec/grammar", "spec/reader"),
 )
 UNREACHABLE = {
     "not valid YAML: ": "of errors without a mark, which the text was searched for before",

@@ -26,9 +26,9 @@ from tnmars.families import FAMILIES
 from tnmars.graph import Graph
 from tnmars.graph.kinds import KINDS
 from tnmars.spec import document, dump, schema, schema_text
-from tnmars.spec.grammar import Reading, constant
 from tnmars.spec.nodes import Items, Node, Scalar, Table, TextError, parse
 from tnmars.spec.reader import walk
+from tnmars.spec.shape import Reading, constant
 
 SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
 

@@ -10,23 +10,9 @@ from functools import cache
 
 from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
-from tnmars.spec.grammar import (
-    Anything,
-    AxisName,
-    Choice,
-    Either,
-    Field,
-    Flag,
-    ListOf,
-    Name,
-    Nest,
-    Record,
-    Shape,
-    Size,
-    TableOf,
-    Text,
-    Whole,
-)
+from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
+from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.shape import Shape
 
 VERSION = 1
 NOTATIONS = ("family", "terms", "cores")

@@ -12,15 +12,18 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
-from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, likeness, listing, nearest, plural
+from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, listing, nearest, plural
 from tnmars.families import FAMILIES, settings
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term, rules
 from tnmars.graph.fields import Fields
-from tnmars.graph.kinds import KINDS, MODE_ROLES
+from tnmars.graph.kinds import KINDS
 from tnmars.graph.parts import axis_text, size_problem
-from tnmars.spec.grammar import KEY_CUTOFF, MAX_HINTS, Reading, Record, TableOf, Whole
+from tnmars.spec.consequences import is_sound
+from tnmars.spec.grammar import Record, TableOf
 from tnmars.spec.keys import NOTATIONS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
+from tnmars.spec.scalars import Whole
+from tnmars.spec.shape import KEY_CUTOFF, MAX_HINTS, Reading
 from tnmars.weight import KEYWORD, Weight, weight_fields
 
 MAX_AXES = 100_000
@@ -161,76 +164,8 @@ def _report_unused(into: Reading) -> None:
             into.problems.append(Problem(f"parameter '{name}' is declared, but no size uses it.", hint, place=place))
 
 
-_RESTS_ON: dict[str, tuple[str, ...]] = {
-    "cores": ("modes", "bonds"),
-    "bonds": ("cores",),
-    "modes": ("modes", "kernel_size", "inputs", "output"),
-    "shared": ("modes", "cores"),
-    "kernel_size": ("modes", "kernel_size"),
-    "features": ("modes", "kernel_size"),
-    "vocab": ("modes",),
-    "inputs": ("modes", "bonds"),
-    "output": ("modes", "bonds", "inputs"),
-    "options": ("modes", "kernel_size", "vocab"),
-    "": ("modes", "kernel_size", "inputs", "output"),
-}
-"""For what a rule complains about, the parts of the file on which its complaint rests."""
-
-_NUMERIC = ("kernel_size", "features", "vocab", "options", "patch")
-"""What a rule complains about where numbers do not fit each other."""
-
-
 _GUIDING = ("tree", "grid", "terms")
 """Settings of a family on which the shape of its graph depends."""
-
-
-def _area(path: Path) -> str:
-    """The part of a file that a path lies in, whether in a term or not; a shorthand has its modes outermost."""
-    inner = path[2:] if path[:1] == ("terms",) else path
-    area = str(inner[0]) if inner else "terms" if path else ""
-    return "modes" if area in MODE_ROLES else area
-
-
-def _is_sound(problem: Problem, fields: Fields, into: Reading) -> bool:
-    """Whether what a rule complains about does not follow from something that could not be read."""
-    area, inner = _area(problem.path), problem.path[2:]
-    basis = _RESTS_ON.get(area, ())
-    if problem.path[:1] == ("terms",) and (inner[:1] == ("modes",) or inner == ("cores",)):
-        basis = ("cores",)  # what a core should list, and none does
-    elif problem.path[:1] == ("terms",) and inner[:1] == ("cores",) and len(inner) == 3:
-        if _is_lost(_edge(problem.path, fields), fields, into):
-            return False
-        basis = ()
-    lost = {_area(path) for path in into.lost}
-    if lost & {"", "terms", *basis}:
-        return False
-    guessed = {_area(path) for path in into.guessed} - {"bonds", "copies"}
-    return not guessed or not (area in _NUMERIC or problem.path == ("modes", "patch"))
-
-
-def _edge(path: Path, fields: Fields) -> str:
-    """The edge at a path such as `("terms", "main", "cores", "G1", 0)`."""
-    _, term, _, core, at = path
-    return next(
-        found.edges[int(at)]
-        for part in fields.terms
-        if part.name == term
-        for found in part.cores
-        if found.name == core and len(found.edges) > int(at)
-    )
-
-
-def _is_lost(edge: str, fields: Fields, into: Reading) -> bool:
-    """Whether an edge that is not declared may be one whose declaration could not be read."""
-    names = set()
-    for path in into.lost:
-        inner = path[2:] if path[:1] == ("terms",) else path
-        if _area(path) in ("modes", "bonds"):
-            if len(inner) < (3 if inner[0] == "modes" else 2):
-                return True  # any number of names is missing
-            names.add(str(inner[-1]))
-    declared = {part.name for part in (*fields.modes, *(bond for term in fields.terms for bond in term.bonds))}
-    return bool(names) and closest(edge, names) != "" and likeness(edge, names) >= likeness(edge, declared)
 
 
 def _build(values: dict[str, Any], notation: str, into: Reading) -> Spec:
@@ -255,7 +190,7 @@ def _build(values: dict[str, Any], notation: str, into: Reading) -> Spec:
         if not is_family and any("copies" in part for part in values.get("terms", {}).values()):
             problems = rules.problems(fields) or problems  # those of a copied term once, not for every copy
     if problems or into.problems:
-        return _failed(into, [problem for problem in problems if _is_sound(problem, fields, into)], copied)
+        return _failed(into, [problem for problem in problems if is_sound(problem, fields, into)], copied)
     return Spec(graph, places=into.places, copied=copied)
 
 

@@ -6,8 +6,9 @@ import json
 
 from tnmars.families import FAMILIES
 from tnmars.graph.kinds import KINDS
-from tnmars.spec.grammar import Nest, Schema
+from tnmars.spec.grammar import Nest
 from tnmars.spec.keys import NOTATIONS, record
+from tnmars.spec.shape import Schema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
