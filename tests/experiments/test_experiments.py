@@ -446,7 +446,7 @@ def test_folders_that_cannot_be_made_are_told(tmp_path: Path, capfd: pytest.Capt
     asked = ["reproduce", "tucker", "--variants", "direct", "--seeds", "0", "--epochs", "5"]
     for command in (asked, ["demo"]):
         assert cli.run([*command, "--out", str(tmp_path / "file" / "x")]) == 2
-        assert "the folder cannot be made" in capfd.readouterr().err
+        assert "the folder cannot be created" in capfd.readouterr().err
 
 
 def test_missing_data_is_told_once(

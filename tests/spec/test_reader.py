@@ -17,7 +17,7 @@ from strategies import cases, graphs
 from tnmars.dsl import Builder, network
 from tnmars.errors import SpecError
 from tnmars.families import FAMILIES
-from tnmars.graph import MAIN, Graph, Role
+from tnmars.graph import MAIN, Graph, Role, rules
 from tnmars.graph.parts import axis_text
 from tnmars.spec import document, dump, load, loads, read, save_spec
 from tnmars.weight import KEYWORD
@@ -898,3 +898,32 @@ def test_problems_of_a_graph_point_into_the_file() -> None:
     assert spec.graph is not None
     assert spec.copied["t3"] == "t"
     assert spec.places[("terms", "t", "cores", "B", 1)].line == 8
+
+
+# --- the rules run once ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the rules were asked about so far."""
+    asked: list[object] = []
+    check = rules.problems
+
+    def noted(fields: object) -> list[object]:
+        asked.append(fields)
+        return check(fields)
+
+    monkeypatch.setattr(rules, "problems", noted)
+    return asked
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_the_rules_run_once_per_load(path: Path, runs: list[object]) -> None:
+    load(path)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("text", [BASE, SUM, FAMILY], ids=["cores", "terms", "family"])
+def test_the_rules_run_once_with_an_origin(text: str, runs: list[object]) -> None:
+    assert loads(text + "origin: {step: 3}\n").origin == {"step": 3}
+    assert len(runs) == 1
