@@ -20,6 +20,7 @@ from tnmars.layer.chunks import in_chunks
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import Form, weight_forms
 from tnmars.program.choice import Planner
+from tnmars.program.codec import plan_from_json, plan_to_json
 from tnmars.program.emit import core_names, emit, gate_names
 from tnmars.program.estimate import staged, standing
 from tnmars.program.gating import masked
@@ -99,6 +100,16 @@ class Programs:
             for mode in MODES:
                 self.pick(planner.nominal, mode)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the planner and the plans as plain data, but no code."""
+        return _restored, (self.planner, self.gated is not None, plan_to_json(self.plans))
+
+    def __deepcopy__(self, memo: object) -> Programs:
+        """A copy with plans of its own; plans and code are values, and shared."""
+        copied = object.__new__(Programs)
+        copied.__dict__ |= {**self.__dict__, "plans": dict(self.plans), "_codes": dict(self._codes)}
+        return copied
+
     def bucket(self, batch: int) -> int:
         """The batch whose plan another takes."""
         for entry in self._buckets:
@@ -123,3 +134,9 @@ class Programs:
         if found is None:
             found = self._codes[key] = code(self.plan(*key), self.gated)
         return found
+
+
+def _restored(planner: Planner, gated: bool, plans: object) -> Programs:
+    """The programs of a pickle. Graph and plans are checked, and the code is emitted again: no file can write code."""
+    checked = replace(planner, graph=replace(planner.graph))
+    return Programs(checked, gated=gated, plans=plan_from_json(plans, checked.graph))

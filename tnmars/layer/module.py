@@ -154,8 +154,13 @@ class TNModule(Shell):
     """A frozen copy that computes instead while `tnmars.cached` is on; it is not part of the model."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: it is not within the block that caches this layer."""
-        return {**self.__dict__, "cached": None}
+        """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
+        return {key: value for key, value in self.__dict__.items() if key != "opening"} | {"cached": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.graph = self.planner.graph  # checked when the programs were restored
+        self.opening = Opening(self.planner)
 
     def reset_parameters(self) -> None:
         """Draws cores and bias anew: the weight with the variance asked for, the bias as torch's layers do."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from tnmars.graph.counts import count
 from tnmars.layer.module import Shell, TNModule, code, layers
 from tnmars.program.candidates import Form
 from tnmars.program.choice import frozen
+from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.pruning.prune_model import prune
 from tnmars.timing.tuning import tuned_frozen
 
@@ -46,6 +49,18 @@ class FrozenLayer(Shell):
         self._names = [f"part{at}_{digest}" for at in range(len(parts))]
         for name, part in zip(self._names, parts, strict=True):
             self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: the form as plain data, but no code."""
+        return {key: value for key, value in self.__dict__.items() if key != "_code"} | {
+            "form": form_to_json(self.form)
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Graph and form are checked, and the code is emitted again: no file can write code."""
+        graph = replace(state["graph"])
+        form = form_from_json(state["form"], graph)
+        super().__setstate__({**state, "graph": graph, "form": form, "_code": code(form)})  # type: ignore[no-untyped-call]
 
     @property
     def is_table(self) -> bool:
