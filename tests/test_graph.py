@@ -503,6 +503,31 @@ def test_dense_shapes_are_those_of_torch() -> None:
     assert mapped({"x": "b i"}, "b o").dense_shape == (8, 6), "modes in canonical order"
 
 
+@pytest.mark.parametrize(
+    ("graph", "axes", "lengths"),
+    [
+        (LINEAR, (("o",), ("i",)), (6, 8)),
+        (replace(LINEAR, features=((Role.IN, 7), (Role.OUT, 5))), (("o",), ("i",)), (5, 7)),
+        (plain("linear", *modes(Role.IN, 2, 4), O), (("o",), ("i1", "i2")), (6, 8)),
+        (conv((3, 5)), (("o",), ("i",), ("k1", "k2")), (6, 8, 15)),
+        (conv((), kernel_size=(1, 1)), (("o",), ("i",), ()), (6, 8, 1)),
+        (patched(5, 6, kernel_size=(3, 5)), (("o",), ("p1", "p2"), ()), (6, 30, 1)),
+        (patched(20, kernel_size=(3, 3), features=((Role.IN, 2),)), (("o",), ("p1",), ()), (6, 18, 1)),
+        (table(4, 5, features=((Role.LOOKUP, 17),)), (("l1", "l2"), ("o",)), (17, 6)),
+        (plain("tensor", *modes(Role.FREE, 2, 3)), (("f1",), ("f2",)), (2, 3)),
+        (mapped({"x": "b i"}, "b o"), (("i",), ("o",)), (8, 6)),
+    ],
+)
+def test_the_axes_of_the_weight(graph: Graph, axes: tuple[tuple[str, ...], ...], lengths: tuple[int, ...]) -> None:
+    assert (graph.weight_axes, graph.weight_lengths) == (axes, lengths)
+
+
+def test_tables_and_tensors_are_looked_up() -> None:
+    assert table(4).is_lookup
+    assert plain("tensor", *modes(Role.FREE, 2)).is_lookup
+    assert not any(graph.is_lookup for graph in (LINEAR, conv((3,)), mapped({"x": "b i"}, "b o")))
+
+
 def test_padding_is_what_the_modes_hold_too_much() -> None:
     assert LINEAR.padding == {}
     assert replace(LINEAR, features=((Role.IN, 7),)).padding == {Role.IN: (8, 7)}
@@ -602,6 +627,8 @@ def test_sizes_agree(graph: Graph) -> None:
     assert len(graph.cores) == sum(len(term.cores) for term in graph.terms)
     assert len(graph.bonds) == sum(len(term.bonds) for term in graph.terms)
     assert all(1 <= real < all_ for all_, real in graph.padding.values())
+    assert prod(graph.weight_lengths) == prod(graph.dense_shape)
+    assert sorted(name for axis in graph.weight_axes for name in axis) == sorted(mode.name for mode in graph.modes)
     axes = [axis for group in graph.tap_groups for axis in group]
     assert axes == list(range(len(graph.kernel_size)))[: len(axes)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, prod
 
 from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph import options as layer_options
@@ -18,6 +18,7 @@ from tnmars.graph import rules
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Kind, Role
 from tnmars.graph.options import OptionValue
 from tnmars.graph.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier, names, whole
+from tnmars.graph.window import Window
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
@@ -185,6 +186,39 @@ class Graph:
             return tuple(mode.size for mode in self.modes)
         axes = [self.kernel_size if role is Role.KERNEL else (self.real_size(role),) for role in self.rules.layout]
         return tuple(size for axis in axes for size in axis)
+
+    @cached_property
+    def weight_axes(self) -> tuple[Axis, ...]:
+        """The modes on each axis of the dense weight, in torch's order, before padding is cut off.
+
+        One axis for each role of the kind's layout, patch modes on the axis of the inputs; a role without modes has an
+        empty axis. One axis per mode where torch has no layout.
+        """
+        if not self.rules.layout:
+            return tuple((mode.name,) for mode in self.modes)
+        held = ((role, Role.PATCH) if role is Role.IN else (role,) for role in self.rules.layout)
+        return tuple(tuple(mode.name for role in roles for mode in self.of_role(role)) for roles in held)
+
+    @cached_property
+    def weight_lengths(self) -> tuple[int, ...]:
+        """The length of each of the `weight_axes` once padding is cut off; `dense_shape` splits them further."""
+        modes = {mode.name: mode for mode in self.modes}
+        padding = self.padding
+        lengths = []
+        for axis in self.weight_axes:
+            role = modes[axis[0]].role if axis else None
+            lengths.append(padding[role][1] if role in padding else prod(modes[name].size for name in axis))
+        return tuple(lengths)
+
+    @cached_property
+    def is_lookup(self) -> bool:
+        """Whether a call takes indices, of rows or of entries, rather than inputs to contract."""
+        return any(mode.role in (Role.LOOKUP, Role.FREE) for mode in self.modes)
+
+    @cached_property
+    def window(self) -> Window:
+        """The kernel with its stride, dilation and padding; without axes where the layer is not a convolution."""
+        return Window.of(self.kernel_size, dict(self.options))
 
     @property
     def padding(self) -> dict[Role, tuple[int, int]]:
