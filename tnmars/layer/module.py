@@ -90,6 +90,10 @@ class Shell(nn.Module):
         return sizes[name] if name in sizes else super().__getattr__(name)
 
     @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._anchor.dtype
 
@@ -134,7 +138,7 @@ class TNModule(Shell):
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
         self._bonds, self._scalings = tuple(self.graph.bonds), scalings(self.graph)  # not anew at every call
-        self.programs = Programs(planner, gated=bool(gates), plans=plans)
+        self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self.cores = Cores(cores)
         for name in ("gates", "masks"):
@@ -143,7 +147,7 @@ class TNModule(Shell):
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
-            self.masks = Masks(self.selector, sizes, self._anchor.device, self.dtype).train(self.training)
+            self.masks = Masks(self.selector, sizes, self.device, self.dtype).train(self.training)
 
     gates: Cores | None
     """The logits of the gates by bond; none without a selector."""
@@ -238,7 +242,7 @@ class TNModule(Shell):
 
     def plan(self, mode: str, batch: int) -> Form:
         """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
-        return self.programs.plan(mode, batch)
+        return self.programs.plan(mode, batch, self)
 
     @property
     def source(self) -> str:
@@ -281,7 +285,7 @@ class TNModule(Shell):
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
         if self.masks is None:
-            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
+            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode, self)
             get = self.cores.get
             return made, [get(name) for name in made.cores]
         size = self.nominal if torch.compiler.is_compiling() else batch
@@ -289,7 +293,7 @@ class TNModule(Shell):
             held: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
             is_open = dict(zip(self._bonds, self.masks.open_slices(self.logits()), strict=True))
             return self.opening(mode, batch, held, self.gate_values(), is_open)
-        made = self.programs.pick(size, mode)
+        made = self.programs.pick(size, mode, self)
         get, gates = self.cores.get, self.gate_values()
         return made, [*(get(name) for name in made.cores), *(gates[name] for name in made.gates)]
 
@@ -298,7 +302,7 @@ class TNModule(Shell):
         return self.programs.weight
 
     def _pick(self, batch: int, mode: str) -> Code:
-        return self.programs.pick(batch, mode)
+        return self.programs.pick(batch, mode, self)
 
 
 def _empty(

@@ -24,7 +24,7 @@ from tnmars.program.candidates import Form
 from tnmars.program.choice import frozen
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.pruning.prune_model import prune
-from tnmars.timing.tuning import tuned_frozen
+from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
 """How many times the numbers of its cores a compact layer may ship."""
@@ -36,7 +36,7 @@ class FrozenLayer(Shell):
     """A layer whose cores are folded: buffers and code for inference."""
 
     def __init__(self, layer: TNModule, form: Form):
-        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        super().__init__(layer.graph, layer.device, layer.dtype)
         self.form = form
         self._code = code(form)
         bias = layer.bias
@@ -86,7 +86,7 @@ class FrozenTensor(Shell):
     is_table = True
 
     def __init__(self, layer: TNModule):
-        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        super().__init__(layer.graph, layer.device, layer.dtype)
         self.register_buffer("weight", layer.dense().detach().clone(memory_format=torch.contiguous_format))
 
     def dense(self) -> Tensor:
@@ -125,10 +125,10 @@ def frozen_layer(
         return FrozenTensor(layer)
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
-    if tune:
-        return FrozenLayer(layer, tuned_frozen(layer.graph, model=planner.model, limit=limit, **sizes))
     ranked = frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
-    return FrozenLayer(layer, ranked[0])
+    if not tune:
+        return FrozenLayer(layer, ranked[0])
+    return FrozenLayer(layer, fastest_frozen(layer.graph, ranked, **sizes, device=layer.device, dtype=layer.dtype))
 
 
 def freeze(

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import code
-from tnmars.plan.cost import CostModel
 from tnmars.program.candidates import Form
-from tnmars.program.choice import fitting, frozen, peak
+from tnmars.program.choice import fitting, peak
 
 CANDIDATES = 6
 """How many programs are raced, each with the size of chunks that the model likes best."""
@@ -185,7 +184,9 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
     return min(first, key=lambda form: peak(form, batch))
 
 
-def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
-    """The fastest form for inference with folded cores."""
-    forms = fitting(graph, frozen(graph, batch, model, limit, image), batch, image)
-    return fastest(graph, forms, batch, "folded", image)
+def fastest_frozen(
+    graph: Graph, forms: Sequence[Form], batch: int, image: int, *, device: torch.device, dtype: torch.dtype
+) -> Form:
+    """The form that is fastest at inference with folded cores, of those whose memory is in proportion."""
+    close = fitting(graph, forms, batch, image)
+    return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype)
