@@ -25,7 +25,7 @@ from tnmars.layer.module import TNModule
 from tnmars.reporting import report
 from tnmars.select import Annealed
 from tnmars.spec import dump
-from tnmars.timing.tuning import race
+from tnmars.timing.clock import in_turns
 
 NOISE = 0.01
 SILENCE = 3.0
@@ -162,7 +162,7 @@ def _told(result: Result) -> str:
 def _speed(before: TNModule, after: TNModule) -> str:
     """Times of the whole tensor made from its cores, before and after, in turns."""
     with torch.no_grad():
-        first, second = race([before.eval().dense, after.eval().dense])
+        first, second = in_turns([before.eval().dense, after.eval().dense], rounds=9, budget=1.0)
     threads = torch.get_num_threads()
     return (
         f"  the tensor from its cores: {first * 1e6:.0f} us before, {second * 1e6:.0f} us after "
