@@ -28,7 +28,7 @@ from tnmars.reporting import report
 from tnmars.select import Annealed
 from tnmars.spec import dump
 from tnmars.text.numbers import dashed, duration
-from tnmars.timing.tuning import race
+from tnmars.timing.clock import in_turns
 
 NOISE = 0.01
 """The standard deviation of the noise, relative to the tensor's."""
@@ -158,6 +158,6 @@ def _outcome(result: Result) -> str:
 def _speed(before: TNModule, after: TNModule) -> str:
     """The time to build the full tensor from its cores, before and after, measured in turns."""
     with torch.no_grad():
-        first, second = race([before.eval().dense, after.eval().dense])
+        first, second = in_turns([before.eval().dense, after.eval().dense], rounds=9, budget=1.0)
     threads = plural(torch.get_num_threads(), "thread")
     return f"  the full tensor from its cores: {duration(first)} before, {duration(second)} after ({threads})"

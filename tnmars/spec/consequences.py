@@ -12,7 +12,7 @@ Reading continues with what it has: size 1 for `i`, which is noted as *guessed* 
 without its second edge, noted as *lost* at `("cores", "B", 1)`. The rules then complain twice more:
 
 - "features 'in' is 7, but the modes hold only 1." It compares numbers, and a number was guessed: not reported.
-- "mode 'o' is declared, but no core lists it." It rests on what cores list, and an edge of a core was lost: not reported.
+- "mode 'o' is declared, but no core lists it." It rests on what cores list, and an edge was lost: not reported.
 
 So the file gives two messages, one for each line that is wrong.
 """
