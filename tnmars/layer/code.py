@@ -80,6 +80,7 @@ def _functions(source: str) -> tuple[Any, Any]:
     return space["fold"], space["run"]
 
 
+@lru_cache(maxsize=2048)
 def code(form: Form, gated: Graph | None = None) -> Code:
     """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
     program = form.program if gated is None else masked(form.program, gated)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,19 @@ def machine_model() -> CostModel:
 
     `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
     """
-    path = cache_file()
-    if os.environ.get("TNMARS_COST_MODEL") == "shipped" or not path.exists():
+    if os.environ.get("TNMARS_COST_MODEL") == "shipped":
         return CostModel()
+    path = cache_file()
+    try:
+        written = path.stat().st_mtime_ns
+    except OSError:
+        return CostModel()
+    return _read(path, written)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, written: int) -> CostModel:
+    """The model in a file, as of the time when the file was written."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         known = {entry.name for entry in fields(CostModel)} - {"item"}
