@@ -1,7 +1,7 @@
 """Plans as plain data: to JSON and back, exactly. What is read is checked, so that no file can write code.
 
 A plan is a form for each mode and batch, as a layer holds them. Each value is a table of its fields, and each field is
-read as its type says; then `tnmars.audit` holds the form against the graph.
+read as its type says; then `tnmars.program.audit` checks the form against the graph.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _read(kind: Any, data: object, where: str) -> object:
     return data
 
 
-_ARTICLES = {str: "text", int: "a whole number", bool: "true or false", float: "a number"}
+_ARTICLES = {str: "text", int: "an integer", bool: "true or false", float: "a number"}
 
 
 def _list(kind: Any, data: object, where: str) -> object:

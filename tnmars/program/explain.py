@@ -15,7 +15,7 @@ from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, 
 from tnmars.program.instruction import Site, Work
 
 ITEM = 4
-"""Bytes of a number, for float32."""
+"""Bytes per number, in float32."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _row(entry: Measured, folded: bool) -> StepRow:
 
 
 def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> tuple[Work, float]:
-    """The work and the time of torch's own layer; nothing where torch has none."""
+    """The work and the time of torch's own layer; nothing if torch has none."""
     if not graph.rules.layout:
         return Work(), 0.0
     if graph.is_lookup:
@@ -96,23 +96,25 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -
     return call.work(site), call.seconds(site, model, grad)
 
 
-def table(found: Explained) -> str:
+def table(explained: Explained) -> str:
     """The explanation as text; steps above the line depend on cores alone."""
-    chunk = f" in chunks of {found.chunk}" if found.chunk else ""
-    against = f", dense {found.dense_macs:,} and {_time(found.dense_seconds)}" if found.dense_seconds else ""
-    head = f"batch {found.batch}: {found.form}{chunk}, {found.macs:,} MACs, {_bytes(found.written)}"
-    lines = [f"{head}, {_time(found.seconds)}{against}"]
-    width = max((len(row.step) for row in found.steps), default=0)
-    shapes = max((len(_shape(row)) for row in found.steps), default=0)
+    chunk = f" in chunks of {explained.chunk}" if explained.chunk else ""
+    against = (
+        f", dense {explained.dense_macs:,} and {_time(explained.dense_seconds)}" if explained.dense_seconds else ""
+    )
+    head = f"batch {explained.batch}: {explained.form}{chunk}, {explained.macs:,} MACs, {_bytes(explained.written)}"
+    lines = [f"{head}, {_time(explained.seconds)}{against}"]
+    width = max((len(row.step) for row in explained.steps), default=0)
+    shapes = max((len(_shape(row)) for row in explained.steps), default=0)
     was_folded = False
-    for row in found.steps:
+    for row in explained.steps:
         if was_folded and not row.folded:
             lines.append("  " + "-" * (width + shapes + 36))
         was_folded = row.folded
         work = f"{row.macs:>14,} MACs" if row.macs else f"{row.elementwise:>14,} ops " if row.elementwise else " " * 19
         lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {_bytes(row.written):>9}")
-    if found.largest:
-        lines.append(f"  largest intermediate: {_shape(found.largest)}, {_bytes(found.largest.written)}")
+    if explained.largest:
+        lines.append(f"  largest intermediate: {_shape(explained.largest)}, {_bytes(explained.largest.written)}")
     return "\n".join(lines)
 
 
