@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,7 +16,7 @@ from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
 if TYPE_CHECKING:
     from tnmars.fitting import Point
 
-SELECTORS = ("elimination", "annealed", "mars")
+ELIMINATION = "elimination"
 EVERY = 2.0
 """Seconds between lines of progress."""
 
@@ -33,17 +34,16 @@ EVERY = 2.0
 )
 @click.option(
     "--selector",
-    type=click.Choice(SELECTORS),
-    default=SELECTORS[0],
+    default=ELIMINATION,
     show_default=True,
-    help="The rule that picks ranks.",
+    help="The rule that picks ranks: elimination, or a selector with gates, such as annealed or mars.",
 )
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
 @click.option("--alpha", type=float, help="For --selector mars: the mean of the first logits [default: 0].")
 @click.option(
     "--steps",
     type=click.IntRange(1, 10**7),
-    help="For --selector annealed or mars: steps of training gates [default: 4000].",
+    help="For a selector with gates: the number of training steps [default: 4000].",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -94,16 +94,24 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
 
 
 def _selector(asked: dict[str, Any]) -> Any:
-    from tnmars.select import Annealed, Mars
+    """The selector asked for; None for elimination. A selector that is added to `SELECTORS` is known here too."""
+    from tnmars.select import SELECTORS
 
-    mars = {name: asked[name] for name in ("pi", "alpha") if asked[name] is not None}
-    if mars and asked["selector"] != "mars":
-        raise click.UsageError(f"--{next(iter(mars))} is for --selector mars.")
-    if asked["selector"] == "elimination":
+    gated = {name: kind for name, kind in SELECTORS.items() if kind.has_gates}
+    kind = gated.get(asked["selector"])
+    if kind is None and asked["selector"] != ELIMINATION:
+        known = ", ".join((ELIMINATION, *gated))
+        raise click.BadParameter(f"'{asked['selector']}' must be one of {known}.", param_hint="--selector")
+    settings = {name: asked[name] for name in ("pi", "alpha") if asked[name] is not None}
+    for name in settings:
+        users = [other for other, one in gated.items() if name in {field.name for field in fields(cast(Any, one))}]
+        if asked["selector"] not in users:
+            raise click.UsageError(f"--{name} is for --selector {' or '.join(users)}.")
+    if kind is None:
         if asked["steps"]:
-            raise click.UsageError("--steps is for --selector annealed or mars.")
+            raise click.UsageError(f"--steps is for --selector {' or '.join(gated)}.")
         return None
-    return Annealed() if asked["selector"] == "annealed" else Mars(**mars)
+    return kind(**settings)
 
 
 def _check_stem(stem: str, *read: str) -> None:

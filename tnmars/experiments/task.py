@@ -72,5 +72,7 @@ def live_ranks(model: nn.Module) -> dict[str, list[int]]:
             found[name] = [bond.size for bond in layer.graph.bonds.values()]
         else:
             with torch.no_grad():
-                found[name] = [int(layer.masks.selector.keep(logits).sum()) for logits in layer.logits()]
+                found[name] = [
+                    int(kept.sum()) for kept in layer.masks.selector.keep_all(layer.logits(), layer.masks.costs)
+                ]
     return found

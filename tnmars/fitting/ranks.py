@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tnmars import spec
 from tnmars.compiler import compile
-from tnmars.errors import GraphError, Problem
+from tnmars.errors import GraphError, Problem, TnmarsError
 from tnmars.fitting.doubts import rank_doubts
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.network import Network
@@ -107,19 +107,20 @@ def _fitted(
     if selector is not None and not plain.bonds:
         text = "the graph has no bonds, so there are no gates to train."
         raise GraphError(Problem(text, "Leave the selector out: the cores are fitted all the same."))
+    if selector is not None and not selector.has_gates:
+        text = f"selector '{selector.name}' has no gates to train, but must have gates here."
+        raise TnmarsError(Problem(text, "Leave the selector out: ranks are then found by backward elimination."))
     settings = ELIMINATION
     if selector is None:
         found, near = search(plain, data, random, trained, told)
-    elif isinstance(selector, Annealed):
-        rule = replace(selector, samples=data.count)
-        settings = rule.settings()
-        found = finished(trained(plain, data, rule), plain, data, random, told)
     else:
-        settings = selector.settings()
-        found = pruned_only(trained(plain, data, selector), data)
+        rule = selector.for_samples(data.count)
+        settings = rule.settings()
+        gates = trained(plain, data, rule)
+        found = finished(gates, plain, data, random, told) if rule.needs_elimination else pruned_only(gates, data)
     told(found)
     doubts = wanted.doubts
-    if selector is None or isinstance(selector, Annealed):
+    if selector is None or selector.needs_elimination:
         doubts += tuple(rank_doubts(plain, found, near, data))
     layer = _layer(before, found.network, wanted.scale, settings, dtype or _dtype(given))
     ranks = dict.fromkeys(before.bonds, 0) | found.network.sizes
