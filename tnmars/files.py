@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from tnmars.errors import TnmarsError
 
@@ -20,15 +21,22 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, [text.encode("utf-8")])
 
 
-def write_bytes(path: str | Path, pieces: Iterable[bytes | memoryview], *, keep_previous: bool = False) -> None:
+def write_bytes(
+    path: str | Path,
+    pieces: Iterable[bytes | memoryview],
+    *,
+    keep_previous: bool = False,
+    finish: Callable[[BinaryIO], None] | None = None,
+) -> None:
     """Writes the pieces of a file, one after the other, in the same way.
 
     With `keep_previous` the file that was there stays under the name of `previous(path)`; at every moment there is a
-    whole file at `path`, once there was one.
+    whole file at `path`, once there was one. `finish` may change the file once all pieces are written, before anyone
+    can see it.
     """
     target = Path(path)
     try:
-        _write(target, pieces, keep_previous)
+        _write(target, pieces, keep_previous, finish)
     except OSError as error:
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
 
@@ -63,12 +71,19 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bool) -> None:
+def _write(
+    target: Path,
+    pieces: Iterable[bytes | memoryview],
+    keep_previous: bool,
+    finish: Callable[[BinaryIO], None] | None,
+) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             for piece in pieces:
                 stream.write(piece)
+            if finish is not None:
+                finish(stream)
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).chmod(0o666 & ~_umask())

@@ -532,8 +532,10 @@ def test_the_command_with_trained_gates(folder: Path, capfd: Printed) -> None:
     assert cli.run([*arguments, "annealed"]) == 0
     assert cli.run([*arguments, "annealed", "--alpha", "3"]) == 2
     assert "--alpha requires --selector mars." in capfd.readouterr().err
+    assert cli.run([*arguments, "fixed"]) == 2
+    assert "'fixed' must be one of elimination, mars, gaussian, annealed." in capfd.readouterr().err
     assert cli.run([*arguments, "elimination"]) == 2
-    assert "--steps requires --selector annealed or mars." in capfd.readouterr().err
+    assert "--steps requires --selector mars, gaussian or annealed." in capfd.readouterr().err
 
 
 def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
