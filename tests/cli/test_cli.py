@@ -415,7 +415,7 @@ def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> Non
 
 
 @pytest.mark.parametrize("command", ["expand", "show"])
-def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+def test_all_commands_print_problems_in_the_same_way(command: str, tmp_path: Path, capfd: Printed) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
     for file in (str(bad), str(tmp_path / "none.yaml")):

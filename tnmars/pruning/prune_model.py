@@ -42,7 +42,7 @@ def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
     """The slices of each bond that the selector of a layer keeps; all while warm-up is on."""
     assert layer.masks is not None
     with torch.no_grad():
-        return decided(layer, torch.cat([layer.masks.keep(whole(logits)) for logits in layer.logits()]))
+        return decided(layer, torch.cat(layer.masks.keep([whole(logits) for logits in layer.logits()])))
 
 
 def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:

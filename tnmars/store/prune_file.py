@@ -63,7 +63,8 @@ def built(model: Stored, entry: Mapping[str, Any]) -> TNModule:
     """A layer of a file, by itself."""
     try:
         layer = record.from_json(entry)
-        layer.load_state_dict(model.of(entry), strict=True, assign=True)
+        own = {name: value.clone() for name, value in model.of(entry).items()}  # not views of the whole file
+        layer.load_state_dict(own, strict=True, assign=True)
     except (TnmarsError, RuntimeError) as error:
         raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None
     return layer
