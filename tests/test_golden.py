@@ -1,8 +1,8 @@
 """Golden files: for each file in `specs/`, what tnmars makes of it, compared to the letter.
 
 `tests/golden/NAME.txt` has the printed graph, its counts, its warnings and its drawing for the terminal; `NAME.yaml`
-has the graph written out, `NAME.svg` the picture, `NAME.plan` the plans and programs by the shipped cost model. `make
-golden` rewrites them: review the diff.
+has the graph written out, `NAME.svg` and `NAME.tex` the picture, `NAME.plan` the plans and programs by the shipped cost
+model. `make golden` rewrites them: review the diff.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plans(graph: Graph) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-FORMS: dict[str, Callable[[Graph], str]] = {".txt": report, ".yaml": dump, ".svg": draw.svg}
+FORMS: dict[str, Callable[[Graph], str]] = {".txt": report, ".yaml": dump, ".svg": draw.svg, ".tex": draw.tikz}
 PLAN = ".plan"
 has_plans = REWRITE or any(GOLDEN.glob(f"*{PLAN}"))
 """Whether plans are held to golden files: from the first `make golden` on, once the planner has come to rest."""

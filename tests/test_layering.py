@@ -50,6 +50,7 @@ __main__
 THIRD_PARTY = {
     "yaml": {"spec"},
     "networkx": {"graph", "draw"},
+    "matplotlib": {"draw"},
     "opt_einsum": {"plan"},
     "cotengra": {"plan"},
 }

@@ -19,6 +19,7 @@ from torch import nn
 import tnmars
 from tnmars import cli
 from tnmars.draw.look import Look
+from tnmars.draw.traces import looks
 from tnmars.experiments import worker
 from tnmars.program.measure import measure, total
 from tnmars.reporting import Report, collect, page
@@ -27,7 +28,6 @@ from tnmars.reporting.charts import Line, chart
 from tnmars.reporting.gates import threshold
 from tnmars.reporting.history import is_drawable, read_history
 from tnmars.reporting.timing import in_turns
-from tnmars.reporting.traces import looks
 from tnmars.reporting.value import Bond
 
 Printed = pytest.CaptureFixture[str]
@@ -336,7 +336,7 @@ def test_a_layer_of_which_nothing_is_left() -> None:
     layer = gated(TT, {}, min_keep=0)
     text = page(collect(layer, tnmars.prune(layer)))
     assert "No term is left" in text
-    assert 'class="gone" data-term="main"' in text
+    assert 'class="gone-term" data-term="main"' in text
 
 
 def test_a_layer_without_gates_has_none_to_show() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tnmars.draw.picture import FLAT, part
 from tnmars.draw.svg import svg
+from tnmars.draw.traces import looks
 from tnmars.errors import listing, plural
 from tnmars.program.explain import Explained, StepRow
 from tnmars.reporting.bars import bars
 from tnmars.reporting.history import History
 from tnmars.reporting.markup import Html, duration, join, number, ratio, row, size, table, tag, text
-from tnmars.reporting.traces import looks
 from tnmars.reporting.training import ranks
 from tnmars.reporting.value import Bond, Layer, Rows, Side
 
@@ -31,8 +32,6 @@ BESIDE = {
 }
 """Where the rank after is not what the gates keep, by fate and by how it differs."""
 
-FLAT = 0.4
-"""Drawings that are less high than this share of their width take little room one below the other."""
 FORMS = {
     "dense": "the weight is made first",
     "push": "the input goes through single cores",
@@ -74,7 +73,7 @@ def layer_section(layer: Layer, at: int, history: History, threads: int, *, seve
 
 def _drawings(layer: Layer) -> Html:
     before, after = looks(layer.before.graph, layer.after.graph)
-    drawn = [Html(svg(graph, look)) for graph, look in (before, after)]
+    drawn = [Html(svg(part(graph, look))) for graph, look in (before, after)]
     sizes = [_size(drawing) for drawing in drawn]
     widths = [wide for wide, _ in sizes]
     kind = "graphs flat" if all(high < FLAT * wide for wide, high in sizes) else "graphs"
