@@ -510,7 +510,7 @@ def test_the_command(model: nn.ModuleDict, history: list[dict[str, object]], tmp
     command = ["report", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "r.html"), "--no-measure"]
     assert cli.run([*command, "--history", str(tmp_path / "log.jsonl"), "--batch", "3"]) == 0
     printed = capfd.readouterr().out
-    assert printed.startswith("fc1: 305 -> ")
+    assert printed.startswith("accuracy: 93 -> 93\nfc1: 305 -> ")
     assert printed.endswith(f"wrote {tmp_path / 'r.html'}\n")
     assert "batch 3" in (tmp_path / "r.html").read_text()
     assert cli.run([*command, "--json"]) == 0
@@ -525,7 +525,7 @@ def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printe
     log = tmp_path / "log.jsonl"
     log.write_text('{"epoch": 0, "loss": 1.0}\n')
     assert cli.run(["report", same, same, "--history", str(log), "-o", f"{tmp_path}/../{tmp_path.name}/log.jsonl"]) == 2
-    assert "is what is read; name another file" in capfd.readouterr().err
+    assert "is an input; name another file" in capfd.readouterr().err
     assert log.read_text() == '{"epoch": 0, "loss": 1.0}\n'
     assert cli.run(["report", same, str(tmp_path / "none"), "-o", str(tmp_path / "r")]) == 2
     assert "cannot be read: No such file or directory." in capfd.readouterr().err
@@ -653,7 +653,7 @@ QUIET = [
     "--disable-sync",
 ]
 """What the browser would ask for of its own accord."""
-OWN = {"accounts.google.com", "clients2.google.com", "update.googleapis.com"}
+OWN = {"accounts.google.com", "clients2.google.com", "update.googleapis.com", "www.google.com"}
 """The hosts that it asks all the same."""
 NOBODY = "not an origin"
 """In its log, who has asked for what no page has asked for."""
