@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
 from tnmars.graph.parts import WORD
-from tnmars.weight import KEYWORD, Weight, build, frame
+from tnmars.weight import KEYWORD, Weight, build, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,8 +37,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
       bonds  r=2
       cores  A[i, r] B[r, o]
     """
-    form = frame(kind, weight)
-    modes = {mode.name for mode in form.modes}
+    fields = weight_fields(kind, weight)
+    modes = {mode.name for mode in fields.modes}
     written = _Parser(text).terms()
     terms = []
     spent: set[str] = set()
@@ -57,7 +57,7 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         ]
     if wrong:
         raise GraphError(wrong)
-    return build(form, terms, weight.get("name", ""))
+    return build(fields, terms, weight.get("name", ""))
 
 
 def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], wrong: list[Problem]) -> list[Edge]:
@@ -239,9 +239,9 @@ class Builder:
 
     def build(self) -> Graph:
         """The graph of what was added. Raises `GraphError` with every problem at once."""
-        form = frame(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
+        fields = weight_fields(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
         terms = [Term(name, tuple(bonds), tuple(cores)) for name, (bonds, cores) in self._terms.items()]
-        return build(form, terms, self._weight.get("name", ""))
+        return build(fields, terms, self._weight.get("name", ""))
 
     def _parts(self) -> tuple[list[Edge], list[Core]]:
         return self._terms.setdefault(self._current, ([], []))

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tnmars.errors import GraphError, Problem, listing, nearest, plural
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
-from tnmars.graph.parts import is_list, whole
-from tnmars.graph.rules import MAX_PARTS, Fields, problems
-from tnmars.weight import Weight, build, frame
+from tnmars.graph.fields import Fields
+from tnmars.graph.parts import as_int, is_list
+from tnmars.graph.rules import MAX_PARTS, problems
+from tnmars.weight import Weight, build, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,7 +46,7 @@ def _family(function: Callable[Given, Graph]) -> Callable[Given, Graph]:
             weight: Any = {key: value for key, value in given.items() if key in Weight.__annotations__}
             found = list(error.problems)
             with suppress(GraphError):  # which is then the one that was caught
-                found += problems(frame(name, weight))
+                found += problems(weight_fields(name, weight))
             raise GraphError(dict.fromkeys(found)) from None
 
     return family
@@ -54,14 +55,14 @@ def _family(function: Callable[Given, Graph]) -> Callable[Given, Graph]:
 @_family
 def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Two factors joined by one bond: inputs (and taps) on `A`, outputs on `B`; one role alone is cut in the middle."""
-    form = frame(kind, weight)
-    names = [mode.name for mode in form.modes]
-    first = [mode.name for mode in form.modes if mode.role not in (Role.OUT, Role.FREE)]
+    fields = weight_fields(kind, weight)
+    names = [mode.name for mode in fields.modes]
+    first = [mode.name for mode in fields.modes if mode.role not in (Role.OUT, Role.FREE)]
     if len(first) in (0, len(names)):
         first = names[: len(names) // 2]
     chosen = set(first)
     cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in chosen)]}
-    return _one_term(form, cores, ["r"], rank, ranks, weight)
+    return _one_term(fields, cores, ["r"], rank, ranks, weight)
 
 
 @_family
@@ -75,8 +76,8 @@ def tt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unp
       bonds  r1=3
       cores  G1[i1, o1, r1] G2[r1, i2, o2]
     """
-    form = frame(kind, weight)
-    return _chain(form, _sites(form), False, rank, ranks, weight)
+    fields = weight_fields(kind, weight)
+    return _chain(fields, _sites(fields), False, rank, ranks, weight)
 
 
 @_family
@@ -89,48 +90,48 @@ def tt_naive(
     **weight: Unpack[Weight],
 ) -> Graph:
     """Tensor train with one core per mode, the roles in the given `order`: the (2d+1)-way "naive" TT convolution."""
-    form = frame(kind, weight)
+    fields = weight_fields(kind, weight)
     known = [str(role) for role in Role if role is not Role.BOND]
     unknown = [role for role in order if role not in known]
     if unknown:
         hint = f"Roles: {', '.join(known)}.{nearest(str(unknown[0]), known)}"
         raise _error(f"order has {unknown[0]!r}, which is not a role.", hint, "order")
-    missing = [str(mode.role) for mode in form.modes if str(mode.role) not in order]
+    missing = [str(mode.role) for mode in fields.modes if str(mode.role) not in order]
     if missing:
         raise _error(f"order leaves out role '{missing[0]}'.", "List every role that has modes.", "order")
-    sites = [(mode.name,) for role in dict.fromkeys(order) for mode in form.modes if str(mode.role) == role]
-    return _chain(form, sites, False, rank, ranks, weight)
+    sites = [(mode.name,) for role in dict.fromkeys(order) for mode in fields.modes if str(mode.role) == role]
+    return _chain(fields, sites, False, rank, ranks, weight)
 
 
 @_family
 def tr(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tensor ring: a train whose ends are joined too."""
-    form = frame(kind, weight)
-    return _chain(form, _sites(form, least=2), True, rank, ranks, weight)
+    fields = weight_fields(kind, weight)
+    return _chain(fields, _sites(fields, least=2), True, rank, ranks, weight)
 
 
 @_family
 def tucker(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tucker: a factor for every mode around one core."""
-    form = frame(kind, weight)
-    cores, bonds = _star(form, inside=())
-    return _one_term(form, cores, bonds, rank, ranks, weight)
+    fields = weight_fields(kind, weight)
+    cores, bonds = _star(fields, inside=())
+    return _one_term(fields, cores, bonds, rank, ranks, weight)
 
 
 @_family
 def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Tucker-2: as Tucker, but the kernel modes stay on the core; three convolutions in a row."""
-    form = frame(kind, weight)
-    cores, bonds = _star(form, inside=(Role.KERNEL,))
-    return _one_term(form, cores, bonds, rank, ranks, weight)
+    fields = weight_fields(kind, weight)
+    cores, bonds = _star(fields, inside=(Role.KERNEL,))
+    return _one_term(fields, cores, bonds, rank, ranks, weight)
 
 
 @_family
 def cp(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Canonical polyadic: a factor for every mode, all joined by one hyperedge."""
-    form = frame(kind, weight)
-    cores: Cores = {f"A{at}": [mode.name, "r"] for at, mode in enumerate(form.modes, 1)}
-    return _one_term(form, cores, ["r"], rank, ranks, weight)
+    fields = weight_fields(kind, weight)
+    cores: Cores = {f"A{at}": [mode.name, "r"] for at, mode in enumerate(fields.modes, 1)}
+    return _one_term(fields, cores, ["r"], rank, ranks, weight)
 
 
 @_family
@@ -143,9 +144,9 @@ def btd(
     **weight: Unpack[Weight],
 ) -> Graph:
     """Block-term: a sum of Tucker terms, `terms` alike ones, or one for each entry of `ranks` that is a list."""
-    form = frame(kind, weight)
-    cores, bonds = _star(form, inside=())
-    terms = whole(terms)  # type: ignore[assignment]  # what is no number is refused here
+    fields = weight_fields(kind, weight)
+    cores, bonds = _star(fields, inside=())
+    terms = as_int(terms)  # type: ignore[assignment]  # what is no number is refused here
     if terms is not None and (isinstance(terms, bool) or not isinstance(terms, int) or terms < 1):
         raise _error(f"terms is {terms!r}.", "It is a whole number from 1 on.", "terms")
     several = isinstance(ranks, Sequence) and any(isinstance(entry, (Sequence, Mapping)) for entry in ranks)
@@ -155,12 +156,12 @@ def btd(
     if terms is not None and count != terms:
         raise _error(f"terms is {terms}, but ranks has {plural(count, 'list')}.", "Leave one of the two out.", "ranks")
     _refuse_more_than(count * (len(cores) + len(bonds)))
-    _refuse_names(form, bonds)
+    _refuse_names(fields, bonds)
     each: Sequence[Any] = ranks if several and isinstance(ranks, Sequence) else [ranks] * count
     built = []
     for at, sizes in enumerate(each, 1):
         built.append(_term(f"t{at}", cores, bonds, rank, sizes))
-    return build(form, built, weight.get("name", ""))
+    return build(fields, built, weight.get("name", ""))
 
 
 @_family
@@ -172,14 +173,14 @@ def ht(
     >>> print(ht("tensor", free=(4, 4, 4), tree=[[1, 2], 3], rank=2).terms[0])
     B1[b2, r3] B2[b2, r1, r2] U1[n1, r1] U2[n2, r2] U3[n3, r3]
     """
-    form = frame(kind, weight)
-    sites = _sites(form, least=2)
+    fields = weight_fields(kind, weight)
+    sites = _sites(fields, least=2)
     inner: dict[str, Sequence[str]] = {}
     leaves: dict[int, Sequence[str]] = {}
 
     def grow(node: Tree) -> str:
         """The bond above a node, whose core and those below are added on the way."""
-        node = whole(node)  # type: ignore[assignment]  # what is neither number nor list is refused below
+        node = as_int(node)  # type: ignore[assignment]  # what is neither number nor list is refused below
         if isinstance(node, int) and not isinstance(node, bool):
             if not 1 <= node <= len(sites) or node in leaves:
                 raise _error(
@@ -203,7 +204,7 @@ def ht(
         raise _error(f"tree leaves out site {listing(absent)}.", "Nest every site number once.", "tree")
     cores = {**inner, **{f"U{at}": leaves[at] for at in sorted(leaves)}}
     bonds = list(dict.fromkeys(bond for edges in inner.values() for bond in edges))
-    return _one_term(form, cores, bonds, rank, ranks, weight)
+    return _one_term(fields, cores, bonds, rank, ranks, weight)
 
 
 @_family
@@ -211,8 +212,8 @@ def peps(
     kind: str, *, grid: Sequence[int], rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]
 ) -> Graph:
     """Projected entangled pairs: sites on a grid of any number of dimensions, neighbours joined."""
-    form = frame(kind, weight)
-    sites = _sites(form)
+    fields = weight_fields(kind, weight)
+    sites = _sites(fields)
     sides = _grid(grid)
     if prod(sides) != len(sites) or min(sides, default=0) < 1:
         raise _error(
@@ -227,17 +228,17 @@ def peps(
             step = prod(sides[axis + 1 :])
             if at // step % length < length - 1:
                 pairs.append((at, at + step))
-    return _joined(form, sites, pairs, rank, ranks, weight)
+    return _joined(fields, sites, pairs, rank, ranks, weight)
 
 
 @_family
 def complete(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
     """Every site joined to every other: a start from which masks can learn a topology."""
-    form = frame(kind, weight)
-    sites = _sites(form, least=2)
+    fields = weight_fields(kind, weight)
+    sites = _sites(fields, least=2)
     _refuse_more_than(len(sites) ** 2 // 2)
     pairs = [(a, b) for a in range(len(sites)) for b in range(a + 1, len(sites))]
-    return _joined(form, sites, pairs, rank, ranks, weight)
+    return _joined(fields, sites, pairs, rank, ranks, weight)
 
 
 @_family
@@ -246,12 +247,12 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
 
     Its modes are shared: a core is a stack of blocks, one for each value of the modes that it shares.
     """
-    form = frame(kind, weight)
-    sources = [mode.name for mode in form.modes if mode.role in _SOURCES]
-    outs = [mode.name for mode in form.modes if mode.role is Role.OUT]
-    if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(form.modes):
+    fields = weight_fields(kind, weight)
+    sources = [mode.name for mode in fields.modes if mode.role in _SOURCES]
+    outs = [mode.name for mode in fields.modes if mode.role is Role.OUT]
+    if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(fields.modes):
         raise _error(
-            f"btt pairs inputs with outputs: of {len(form.modes)} modes {len(sources)} are in, {len(outs)} out.",
+            f"btt pairs inputs with outputs: of {len(fields.modes)} modes {len(sources)} are in, {len(outs)} out.",
             "Give as many outputs as inputs, and no kernel or free modes.",
             "out",
         )
@@ -262,8 +263,8 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
         for k in range(len(outs))
     }
     shared = [*sources[:-1], *outs[1:]]
-    form = frame(kind, {**weight, "shared": shared})
-    return _one_term(form, cores, [f"r{k}" for k in range(1, len(outs))], rank, ranks, weight)
+    fields = weight_fields(kind, {**weight, "shared": shared})
+    return _one_term(fields, cores, [f"r{k}" for k in range(1, len(outs))], rank, ranks, weight)
 
 
 FAMILIES: dict[str, Callable[..., Graph]] = {
@@ -287,7 +288,7 @@ def _error(text: str, hint: str, *path: str) -> GraphError:
 
 
 def _grid(grid: object) -> list[int]:
-    sides = [whole(side) for side in grid] if isinstance(grid, Iterable) else []
+    sides = [as_int(side) for side in grid] if isinstance(grid, Iterable) else []
     found = [side for side in sides if isinstance(side, int) and not isinstance(side, bool)]
     if not isinstance(grid, Iterable) or len(found) < len(sides):
         raise _error(f"grid is {grid!r}, which is not a list of whole numbers.", "Write grid=(2, 3).", "grid")
@@ -300,10 +301,10 @@ def _refuse_more_than(parts: int) -> None:
         raise _error(text, "Use fewer modes or terms.")
 
 
-def _sites(form: Fields, least: int = 1) -> list[tuple[str, ...]]:
+def _sites(fields: Fields, least: int = 1) -> list[tuple[str, ...]]:
     """The modes of each site: kernel modes first, as one, then the k-th mode of every other role."""
-    roles = [role for role in Role if role is not Role.KERNEL and form.of_role(role)]
-    lengths = {role: len(form.of_role(role)) for role in roles}
+    roles = [role for role in Role if role is not Role.KERNEL and fields.of_role(role)]
+    lengths = {role: len(fields.of_role(role)) for role in roles}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{count} {role}" for role, count in lengths.items())
         raise _error(
@@ -311,9 +312,9 @@ def _sites(form: Fields, least: int = 1) -> list[tuple[str, ...]]:
             "Give every role the same number of modes; a mode may have size 1.",
             str(roles[-1]),
         )
-    columns = [[mode.name for mode in form.of_role(role)] for role in roles]
+    columns = [[mode.name for mode in fields.of_role(role)] for role in roles]
     sites = [tuple(site) for site in zip(*columns, strict=True)]
-    kernel = tuple(mode.name for mode in form.of_role(Role.KERNEL))
+    kernel = tuple(mode.name for mode in fields.of_role(Role.KERNEL))
     sites = [kernel, *sites] if kernel else sites
     if len(sites) < least:
         hint = "A site is the k-th mode of every role: split the modes."
@@ -351,7 +352,7 @@ def _term(name: str, cores: Cores, bonds: Sequence[str], rank: int | None, ranks
     return Term(name, _sizes(bonds, rank, ranks), tuple(Core(core, tuple(edges)) for core, edges in cores.items()))
 
 
-def _refuse_names(form: Fields, bonds: Sequence[str]) -> None:
+def _refuse_names(fields: Fields, bonds: Sequence[str]) -> None:
     """Raises where a mode has the name of one of the bonds."""
     made = set(bonds)
     found = [
@@ -360,7 +361,7 @@ def _refuse_names(form: Fields, bonds: Sequence[str]) -> None:
             f"Rename the mode; bonds: {listing(bonds)}.",
             ("modes", str(mode.role), mode.name),
         )
-        for mode in form.modes
+        for mode in fields.modes
         if mode.name in made
     ]
     if found:
@@ -368,14 +369,14 @@ def _refuse_names(form: Fields, bonds: Sequence[str]) -> None:
 
 
 def _one_term(
-    form: Fields, cores: Cores, bonds: Sequence[str], rank: int | None, ranks: Ranks, weight: Weight
+    fields: Fields, cores: Cores, bonds: Sequence[str], rank: int | None, ranks: Ranks, weight: Weight
 ) -> Graph:
-    _refuse_names(form, bonds)
-    return build(form, [_term(MAIN, cores, bonds, rank, ranks)], weight.get("name", ""))
+    _refuse_names(fields, bonds)
+    return build(fields, [_term(MAIN, cores, bonds, rank, ranks)], weight.get("name", ""))
 
 
 def _chain(
-    form: Fields, sites: Sequence[Sequence[str]], closed: bool, rank: int | None, ranks: Ranks, weight: Weight
+    fields: Fields, sites: Sequence[Sequence[str]], closed: bool, rank: int | None, ranks: Ranks, weight: Weight
 ) -> Graph:
     """Sites in a line; `closed` joins the last to the first."""
     last = len(sites) - 1
@@ -385,14 +386,14 @@ def _chain(
         right = [f"r{k + 1}"] if k < last or closed else []
         cores[f"G{k + 1}"] = [*left, *site, *right]
     bonds = [f"r{k}" for k in range(1, len(sites) + closed)]
-    return _one_term(form, cores, bonds, rank, ranks, weight)
+    return _one_term(fields, cores, bonds, rank, ranks, weight)
 
 
-def _star(form: Fields, inside: Sequence[Role]) -> tuple[Cores, list[str]]:
+def _star(fields: Fields, inside: Sequence[Role]) -> tuple[Cores, list[str]]:
     """A core with a factor for every mode, but for those of the roles that stay inside."""
     hub: list[str] = []
     factors: dict[str, Sequence[str]] = {}
-    for mode in form.modes:
+    for mode in fields.modes:
         if mode.role in inside:
             hub.append(mode.name)
         else:
@@ -403,7 +404,7 @@ def _star(form: Fields, inside: Sequence[Role]) -> tuple[Cores, list[str]]:
 
 
 def _joined(
-    form: Fields,
+    fields: Fields,
     sites: Sequence[Sequence[str]],
     pairs: Sequence[tuple[int, int]],
     rank: int | None,
@@ -416,7 +417,7 @@ def _joined(
     for bond, ends in zip(bonds, pairs, strict=True):
         for end in ends:
             cores[f"G{end + 1}"].append(bond)
-    return _one_term(form, cores, bonds, rank, ranks, weight)
+    return _one_term(fields, cores, bonds, rank, ranks, weight)
 
 
 def _halves(first: int, last: int) -> Tree:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
-from tnmars.graph.graph import Graph, feature_role
+from tnmars.graph.fields import Fields
+from tnmars.graph.graph import Graph
 from tnmars.graph.kinds import MODE_ROLES, Role
-from tnmars.graph.options import plain
-from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis, whole
-from tnmars.graph.rules import Fields
+from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -129,36 +128,34 @@ def _keywords(weight: Weight) -> Iterator[Problem]:
         yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
 
 
-def frame(kind: str, weight: Weight) -> Fields:
+def weight_fields(kind: str, weight: Weight) -> Fields:
     """The fields of a graph without terms."""
     wrong = list(_keywords(weight))
-    if wrong:
-        raise GraphError(wrong)
-    features: dict[Role, Any] = {feature_role(role): whole(size) for role, size in weight.get("features", {}).items()}
-    vocab = weight.get("vocab")
-    if vocab is not None:
-        features[Role.LOOKUP] = whole(vocab)
     modes: list[Edge] = []
-    for role in MODE_ROLES:
+    for role in MODE_ROLES if not wrong else ():
         try:
             modes += edges(role, weight.get(KEYWORD[role], ()))  # type: ignore[arg-type]
         except GraphError as error:
             wrong += error.problems
     if wrong:
         raise GraphError(wrong)
+    features: dict[Any, int] = dict(weight.get("features", {}))
+    vocab = weight.get("vocab")
+    if vocab is not None:
+        features[Role.LOOKUP] = vocab
     return Fields(
         kind=kind,
         modes=tuple(modes),
         terms=(),
         shared=tuple(weight.get("shared", ())),
-        features=features,
-        kernel_size=tuple(map(whole, weight.get("kernel_size", ()))),  # type: ignore[arg-type]  # the rules look
+        features=tuple(features.items()),
+        kernel_size=tuple(weight.get("kernel_size", ())),
         inputs=tuple(Operand(name, axes(text)) for name, text in weight.get("arguments", {}).items()),
         output=axes(weight.get("result", ())),
-        options={key: plain(value) for key, value in weight.get("options", {}).items()},
+        options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values
     )
 
 
 def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:
-    """The graph with this frame and these terms."""
+    """The graph with these fields and terms."""
     return Graph.of(replace(fields, terms=tuple(terms)), name=name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.experiments.mnist import PAPER
-from tnmars.experiments.tables import as_table
+from tnmars.text.tables import markdown as as_table
 
 DOCS = Path(__file__).parent.parent
 BEGIN, END = "<!-- results, made by `python docs/generate` -->\n", "<!-- end of results -->\n"

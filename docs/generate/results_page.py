@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.experiments.results import page
-from tnmars.experiments.tables import as_table
+from tnmars.text.tables import markdown as as_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 

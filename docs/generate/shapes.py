@@ -7,22 +7,9 @@ from functools import singledispatch
 from marks import code, codes
 
 from tnmars.graph.parts import MAX_SIZE
-from tnmars.spec.grammar import (
-    Anything,
-    AxisName,
-    Choice,
-    Either,
-    Flag,
-    ListOf,
-    Name,
-    Nest,
-    Record,
-    Shape,
-    Size,
-    TableOf,
-    Text,
-    Whole,
-)
+from tnmars.spec.grammar import Anything, Either, ListOf, Nest, Record, TableOf
+from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.shape import Shape
 
 SCALARS = {
     Flag: "`true` or `false`",

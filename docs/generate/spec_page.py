@@ -12,7 +12,7 @@ from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import KINDS, MODE_ROLES, ROLE_MEANING, Kind
 from tnmars.graph.parts import MAX_SIZE, NAME_RULE
 from tnmars.spec.grammar import Field, Record
-from tnmars.spec.keys import FORMS, SETTINGS, TERM, record
+from tnmars.spec.keys import NOTATIONS, SETTINGS, TERM, record
 from tnmars.spec.reader import loads
 
 HEAD = ("key", "what stands there", "kinds", "default", "what it is for")
@@ -39,13 +39,13 @@ VALUES = f"""\
 
 def text() -> str:
     """The page."""
-    forms = [_form(form) for form in reversed(FORMS)]
+    forms = [_form(form) for form in reversed(NOTATIONS)]
     return page("# Spec reference", INTRO, VALUES, _kinds(), _common(), *forms, _roles(), _options(), _families())
 
 
 def keys() -> set[str]:
     """Every key that may stand anywhere in a spec file, those of nested tables too."""
-    return {key for kind in KINDS for form in FORMS for key in _inside(record(kind, form))}
+    return {key for kind in KINDS for form in NOTATIONS for key in _inside(record(kind, form))}
 
 
 def _inside(found: Record) -> set[str]:
@@ -95,12 +95,12 @@ def _row(entry: Field, form: str) -> tuple[str, ...]:
 
 def _shared_keys() -> set[str]:
     """The keys that every way to write a graph has."""
-    return set.intersection(*({entry.key for entry in record(None, form).fields} for form in FORMS))
+    return set.intersection(*({entry.key for entry in record(None, form).fields} for form in NOTATIONS))
 
 
 def _common() -> str:
     common = _shared_keys()
-    rows = [_row(entry, FORMS[-1]) for entry in record(None, FORMS[-1]).fields if entry.key in common]
+    rows = [_row(entry, NOTATIONS[-1]) for entry in record(None, NOTATIONS[-1]).fields if entry.key in common]
     return _section("Keys of every file", table(HEAD, rows))
 
 
@@ -134,7 +134,7 @@ def _roles() -> str:
 def _options() -> str:
     parts = ["The keys of `options`, by kind. Names and values are torch's."]
     for kind in KINDS:
-        found = next((entry.shape for entry in record(kind, FORMS[-1]).fields if entry.key == "options"), None)
+        found = next((entry.shape for entry in record(kind, NOTATIONS[-1]).fields if entry.key == "options"), None)
         if isinstance(found, Record):
             parts += [f"### Options of `{kind}`", _plain(found.fields)]
     without = codes(name for name, kind in KINDS.items() if not kind.options)
