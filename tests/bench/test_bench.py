@@ -14,11 +14,12 @@ import tnmars
 from tnmars.bench import report, single, sweep
 from tnmars.bench.__main__ import main
 from tnmars.bench.cases import MODES, Case, cases
-from tnmars.bench.clock import in_turns, peak_memory, training_action
+from tnmars.bench.clock import peak_memory
 from tnmars.bench.einsums import pairwise
 from tnmars.bench.plain import push, rebuild
 from tnmars.bench.run import Row, Timing, others, run_case
 from tnmars.plan.cost import CostModel
+from tnmars.timing.clock import training_step
 from tnmars.timing.tuning import example_inputs
 
 CASES = {case.name: case for case in cases()}
@@ -71,23 +72,11 @@ def test_pairwise_follows_a_path_with_a_bond_of_four_ends() -> None:
     assert distance(run(values), torch.einsum("ar,br,cr,dr->dbac", *values)) < 1e-12
 
 
-def test_turns_go_to_every_action() -> None:
-    calls = [0, 0]
-
-    def action(at: int) -> None:
-        calls[at] += 1
-
-    times = in_turns([lambda: action(0), lambda: action(1)], rounds=2)
-    assert len(times) == 2
-    assert all(0 <= time < 1 for time in times)
-    assert min(calls) >= 4
-
-
 def test_memory_is_counted_from_allocations() -> None:
     kept = []
     assert 4_000_000 <= peak_memory(lambda: kept.append(torch.empty(1_000_000)), []) < 4_100_000
     weight = torch.randn(500, 500, requires_grad=True)
-    step = training_action(lambda x: x @ weight, [torch.randn(10, 500)], [weight])
+    step = training_step(lambda x: x @ weight, [torch.randn(10, 500)], [weight])
     assert 1_000_000 <= peak_memory(step, [weight]) < 1_300_000
     assert peak_memory(step, [weight]) == peak_memory(step, [weight])
     assert weight.grad is None

@@ -148,12 +148,12 @@ def test_a_parameter_is_set_from_outside(capfd: Printed) -> None:
             "rank=99999999999999999999999999",
             "parameter 'rank', set from outside, has size 99,999,999,999,999,999,999,999,999.",
         ),
-        ("rank", "'rank' is not of the form NAME=NUMBER, for example rank=8."),
-        ("=2", "'=2' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=x", "'rank=x' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=-2", "'rank=-2' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=2.0", "'rank=2.0' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=²", "'rank=²' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank", "'rank' must be NAME=NUMBER, for example rank=8."),
+        ("=2", "'=2' must be NAME=NUMBER, for example rank=8."),
+        ("rank=x", "'rank=x' must be NAME=NUMBER, for example rank=8."),
+        ("rank=-2", "'rank=-2' must be NAME=NUMBER, for example rank=8."),
+        ("rank=2.0", "'rank=2.0' must be NAME=NUMBER, for example rank=8."),
+        ("rank=²", "'rank=²' must be NAME=NUMBER, for example rank=8."),
     ],
 )
 def test_a_parameter_that_cannot_be_set(setting: str, message: str, capfd: Printed) -> None:
@@ -301,7 +301,7 @@ def test_a_fault_of_our_own_is_1_without_a_traceback(monkeypatch: pytest.MonkeyP
     assert cli.run(["check", TT]) == 1
     assert capfd.readouterr().err == (
         "internal error: RuntimeError: oh no\n"
-        "  This is a fault of tnmars, not of your input. Please report it with what TNMARS_DEBUG=1 shows.\n"
+        "  This is a bug in tnmars, not in your input. Please report it with the output of TNMARS_DEBUG=1.\n"
     )
     monkeypatch.setenv("TNMARS_DEBUG", "1")
     with pytest.raises(RuntimeError):
@@ -401,12 +401,12 @@ def test_check_says_larger_where_it_is(tmp_path: Path, capfd: Printed) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["rank=08"], "'rank=08' has a number that starts with 0: write rank=8."),
+        (["rank=08"], "the number in 'rank=08' must not start with 0: write rank=8."),
         (["rank=8", "--set", "rank=9"], "'rank' is set twice."),
-        (["rank=" + "9" * 101], "is not of the form NAME=NUMBER"),
-        (["rank=" + "9" * 5000], "is not of the form NAME=NUMBER"),
-        (["rank=8.0"], "is not of the form NAME=NUMBER"),
-        (["rank=-8"], "is not of the form NAME=NUMBER"),
+        (["rank=" + "9" * 101], "must be NAME=NUMBER"),
+        (["rank=" + "9" * 5000], "must be NAME=NUMBER"),
+        (["rank=8.0"], "must be NAME=NUMBER"),
+        (["rank=-8"], "must be NAME=NUMBER"),
     ],
 )
 def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> None:
@@ -415,7 +415,7 @@ def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> Non
 
 
 @pytest.mark.parametrize("command", ["expand", "show"])
-def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+def test_all_commands_print_problems_in_the_same_way(command: str, tmp_path: Path, capfd: Printed) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
     for file in (str(bad), str(tmp_path / "none.yaml")):
@@ -506,7 +506,7 @@ def test_what_cannot_be_planned_is_said_as_check_says_it(command: str, tmp_path:
 @pytest.mark.parametrize("batch", ["0", "x", "1,", "1.5", "-1", "²", "1000000001", ""])
 def test_a_batch_is_a_whole_number(batch: str, capfd: Printed) -> None:
     assert cli.run(["plan", TT, "--batch", batch]) == 2
-    assert "is not a list of batch sizes, such as 1,32,1024." in capfd.readouterr().err
+    assert "must be a list of batch sizes, such as 1,32,1024." in capfd.readouterr().err
 
 
 def test_compile_prints_source(capfd: Printed) -> None:

@@ -18,6 +18,7 @@ from kit import ROOT
 from test_layering import MODULES, ROOMS, TORCH_LINE, room
 from test_layering import imports as imports_of
 
+import tnmars
 from tnmars.cli import cli
 from tnmars.families import FAMILIES
 from tnmars.graph.kinds import KINDS
@@ -30,7 +31,9 @@ from tnmars.spec.keys import SETTINGS
 
 sys.path.insert(0, str(ROOT / "docs" / "generate"))
 
+import api_page
 import cli_page
+import docstrings
 import pages
 import picture
 import rooms
@@ -93,12 +96,12 @@ def test_options_have_the_defaults_of_their_kind() -> None:
     for kind in KINDS.values():
         section = text.partition(f"### Options of `{kind.name}`")[2].partition("#")[0]
         shown = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*?) \| .*? \|$", section, re.M))
-        wanted = {option.name: str(option.default).lower() for option in kind.options}
-        assert shown == wanted
+        expected = {option.name: str(option.default).lower() for option in kind.options}
+        assert shown == expected
 
 
 def test_examples_of_families_are_specs_of_those_families() -> None:
-    found = re.findall(r"```yaml\n(\{.*\})\n```", spec_page.text())
+    found = re.findall(r"```yaml\n(.*?)```", spec_page.text(), re.S)
     assert [re.findall(r"family: (\w+)", text) for text in found] == [[name] for name in FAMILIES]
     assert all(loads(text).terms for text in found)
 
@@ -162,10 +165,143 @@ def test_the_example_of_a_command_is_a_call_of_it(name: str, monkeypatch: pytest
 def test_defaults_are_shown() -> None:
     assert "| `--batch` | text | `1,32,1024` |" in section("plan")
     assert "| `--measure`, `--no-measure` | none | `--measure` |" in section("report")
-    assert "| *must be given* | The file to write. |" in section("prune")
+    assert "| *required* | The file to write. |" in section("prune")
     mars = Mars()
     assert f"| `--pi` | a number | {mars.pi:g} |" in section("fit")
     assert f"| `--alpha` | a number | {mars.alpha:g} |" in section("fit")
+
+
+# --- the Python API --------------------------------------------------------------------------------------------------
+
+PUBLIC = [name for name in tnmars.__all__ if name != "__version__"]
+INCOMPLETE = {
+    "compile",
+    "Builder",
+    "network",
+    "CheckpointError",
+    "GraphError",
+    "Problem",
+    "ShapeError",
+    "SpecError",
+    "TnmarsError",
+    "FitWarning",
+    "Fitted",
+    "fit",
+    "Core",
+    "Edge",
+    "Graph",
+    "Operand",
+    "Role",
+    "Term",
+    "Count",
+    "count",
+    "factor",
+    "factor_up",
+    "TNModule",
+    "CostModel",
+    "keep",
+    "prune",
+    "prune_",
+    "ShutSlices",
+    "report",
+    "summary",
+    "Annealed",
+    "Fixed",
+    "GaussianGates",
+    "Mars",
+    "Selector",
+    "export_onnx",
+    "write_source",
+    "cached",
+    "freeze",
+    "dump",
+    "load",
+    "loads",
+    "save_spec",
+    "load_checkpoint",
+    "save_checkpoint",
+    "load_into",
+    "save",
+    "expected",
+    "param_groups",
+    "penalty",
+    "MaskSchedule",
+    "draw",
+    "families",
+    "lint",
+    "spec",
+    "topology",
+}
+"""Public names whose docstrings still lack something. The list must shrink to nothing; a complete name in it fails."""
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_has_arguments_and_an_example(name: str) -> None:
+    missing = api_page.lacks(name)
+    if name in INCOMPLETE:
+        assert missing, f"tnmars.{name} is complete: remove it from INCOMPLETE"
+    else:
+        assert missing == [], f"tnmars.{name} lacks {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_example_of_a_public_name_runs(name: str) -> None:
+    if name in INCOMPLETE:
+        pytest.skip("incomplete")
+    value = getattr(tnmars, name)
+    module = value if inspect.ismodule(value) else sys.modules[value.__module__]
+    example = docstrings.parse(value.__doc__).sections.get("Example", "")
+    test = doctest.DocTestParser().get_doctest(example, dict(vars(module)), name, None, 0)
+    printed: list[str] = []
+    failed, tried = doctest.DocTestRunner(verbose=False).run(test, out=printed.append)
+    assert (failed, tried > 0) == (0, ">>>" in example), "".join(printed)
+
+
+def test_every_public_name_is_on_one_page_of_the_reference() -> None:
+    listed = [name for group in api_page.GROUPS for name in group.names.split()]
+    assert sorted(listed) == sorted(PUBLIC)
+    for group in api_page.GROUPS:
+        text = api_page.group_text(group)
+        assert re.findall(r"^## `tnmars\.(\w+)`$", text, re.M) == group.names.split()
+
+
+def test_the_reference_shows_signatures_arguments_and_fields() -> None:
+    train = next(group for group in api_page.GROUPS if group.file == "train")
+    text = api_page.group_text(train)
+    assert "    pi: float = 0.01,\n" in text
+    assert re.search(r"^\* `pi`: .*prior probability", text, re.M)
+    assert "sample_in_eval" in re.findall(r"^\* `(\w+)`: ", text, re.M)  # inherited from Selector
+
+
+def test_what_a_docstring_lacks_is_seen() -> None:
+    """A test of the test."""
+
+    def documented(size: int, *, ways: int = 2) -> int:
+        """A number.
+
+        Args:
+            size: How large it is,
+                and why.
+            old: An argument that is gone.
+        """
+        return size * ways
+
+    parsed = docstrings.parse(documented.__doc__)
+    assert parsed.entries("Args") == {"size": "How large it is, and why.", "old": "An argument that is gone."}
+    assert list(api_page._lacks(documented, parsed)) == [
+        "a line for the argument 'ways'",
+        "the argument 'old', which is documented",
+        "an example",
+    ]
+
+
+def test_parts_of_docstrings() -> None:
+    assert doctest.testmod(docstrings).failed == 0
+    assert doctest.testmod(api_page).failed == 0
+    found = docstrings.parse("One\nline.\n\nMore.\n\nShape:\n    input: `[b, in]`.\n\nRaises:\n    GraphError: If x.\n")
+    assert (found.summary, found.body) == ("One line.", "More.")
+    assert found.entries("Shape") == {"input": "`[b, in]`."}
+    assert found.entries("Raises") == {"GraphError": "If x."}
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

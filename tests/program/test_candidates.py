@@ -194,7 +194,7 @@ def test_a_form_that_takes_too_much_memory_is_not_even_timed(frozen: bool, monke
     peaks = sorted({peak(form) for form in forms})
     raced: list[set[int]] = []
 
-    def decide(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int) -> Form:
+    def decide(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, **place: object) -> Form:
         raced.append({peak(form) for form in forms})
         return forms[0]
 
@@ -202,7 +202,10 @@ def test_a_form_that_takes_too_much_memory_is_not_even_timed(frozen: bool, monke
     planner = choice.Planner(graph, MODEL, 64, 8, decide=decide)
     for most in (peaks[0], peaks[1], peaks[0] - 1):
         monkeypatch.setattr(choice, "MEMORY", (most + 0.5) / proportion(graph, 64, 8))
-        _ = tuning.tuned_frozen(graph, 64, MODEL, limit, 8) if frozen else planner.plan("infer", 64)
+        if frozen:
+            tuning.fastest_frozen(graph, forms, 64, 8, device=torch.device("cpu"), dtype=torch.float32)
+        else:
+            planner.plan("infer", 64)
     assert raced == [set(peaks[:1]), set(peaks[:2]), set(peaks)]
 
 

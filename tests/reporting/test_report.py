@@ -29,7 +29,6 @@ from tnmars.reporting.bars import bars
 from tnmars.reporting.charts import Line, chart
 from tnmars.reporting.gates import threshold
 from tnmars.reporting.history import is_drawable, read_history
-from tnmars.reporting.timing import in_turns
 from tnmars.reporting.traces import looks
 from tnmars.reporting.value import Bond
 
@@ -190,12 +189,6 @@ def test_every_kind_is_measured(name: str) -> None:
     assert only.after.seconds > 0.0
     assert (only.dense_seconds is None) == (only.after.graph.kind == "map")
     assert "Measured in this process" in page(seen)
-
-
-def test_turns_are_cut_short_for_slow_actions() -> None:
-    calls: list[int] = []
-    in_turns([lambda: calls.append(0), lambda: calls.append(1)], budget=0.0)
-    assert calls == [0, 1]
 
 
 def test_models_with_nothing_in_common(model: nn.ModuleDict) -> None:

@@ -28,9 +28,9 @@ from tnmars.families import FAMILIES
 from tnmars.graph import Graph
 from tnmars.graph.kinds import KINDS
 from tnmars.spec import document, dump, schema, schema_text
-from tnmars.spec.grammar import Reading, constant
 from tnmars.spec.nodes import Items, Node, Scalar, Table, TextError, parse
 from tnmars.spec.reader import walk
+from tnmars.spec.shape import Reading, constant
 
 # JSON has one kind of number, so that by the standard 3.0 is an integer. A text tells 3 from 3.0, and so does this.
 _TYPES = Draft202012Validator.TYPE_CHECKER.redefine(
