@@ -21,6 +21,7 @@ TORCH_LINE = "------- torch is allowed below this line -------"
 ROOMS = f"""
 errors
 files
+text
 graph
 weight
 families

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import api_page
 import cli_page
 import picture
 import readme_page
@@ -15,6 +16,8 @@ DOCS = Path(__file__).parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec_page.text,
     "reference/cli.md": cli_page.text,
+    "reference/python.md": api_page.text,
+    **api_page.pages(),
     "images/modules.svg": picture.text,
     "results.md": results_page.text,
     "../README.md": readme_page.text,

@@ -88,6 +88,13 @@ class Graph(Fields):
         noted._set(origin=origin)
         return noted
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, entry.name) for entry in fields(self) if entry.compare))
+
+    def __hash__(self) -> int:
+        return self._hash  # graphs are keys of the caches of plans
+
     @property
     def rules(self) -> Kind:
         """The roles, layout and options of this kind of layer."""
