@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.graph.assemble import build
 from tnmars.graph.parts import WORD
-from tnmars.weight import KEYWORD, Weight, build, frame
+from tnmars.weight import KEYWORD, Weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,8 +38,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
       bonds  r=2
       cores  A[i, r] B[r, o]
     """
-    form = frame(kind, weight)
-    modes = {mode.name for mode in form.modes}
+    fields = weight_fields(kind, weight)
+    modes = {mode.name for mode in fields.modes}
     written = _Parser(text).terms()
     terms = []
     spent: set[str] = set()
@@ -51,13 +52,13 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         terms.append(Term(name, tuple(sizes), tuple(cores)))
     if isinstance(bonds, Mapping):
         wrong += [
-            Problem(f"bonds gives a size for '{key}', which no bond takes.", f"Bonds: {listing(sorted(every))}.")
+            Problem(f"bonds gives a size for '{key}', which is not a bond.", f"Bonds: {listing(sorted(every))}.")
             for key in bonds
             if key not in spent
         ]
     if wrong:
         raise GraphError(wrong)
-    return build(form, terms, weight.get("name", ""))
+    return build(fields, terms, weight.get("name", ""))
 
 
 def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], wrong: list[Problem]) -> list[Edge]:
@@ -80,7 +81,7 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
                 wrong += error.problems
     wrong += [
         Problem(
-            f"edge '{name}' is no mode, and bonds gives no size for it.",
+            f"edge '{name}' is not a mode, and bonds gives no size for it.",
             f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
         for name in used
@@ -94,7 +95,7 @@ class _Parser:
 
     def __init__(self, text: str):
         if not isinstance(text, str):
-            raise GraphError(Problem("the network is not given as a text.", 'Write "A[i, r] B[r, o]".'))
+            raise GraphError(Problem("the network must be text.", 'Write "A[i, r] B[r, o]".'))
         self.text = text.rstrip()
         self.at = 0
         self.word = ""
@@ -213,7 +214,7 @@ class Builder:
         keyword = KEYWORD[Role(role)]
         if keyword in self._weight:
             hint = "Give all modes of a role in one place."
-            raise GraphError(Problem(f"modes with role '{role}' were given before, as {keyword}=.", hint))
+            raise GraphError(Problem(f"modes with role '{role}' were already given, as {keyword}=.", hint))
         added = self._modes.setdefault(keyword, {})
         twice = [name for name in sizes if name in added]
         if twice:
@@ -239,9 +240,9 @@ class Builder:
 
     def build(self) -> Graph:
         """The graph of what was added. Raises `GraphError` with every problem at once."""
-        form = frame(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
+        fields = weight_fields(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
         terms = [Term(name, tuple(bonds), tuple(cores)) for name, (bonds, cores) in self._terms.items()]
-        return build(form, terms, self._weight.get("name", ""))
+        return build(fields, terms, self._weight.get("name", ""))
 
     def _parts(self) -> tuple[list[Edge], list[Core]]:
         return self._terms.setdefault(self._current, ([], []))

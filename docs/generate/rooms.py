@@ -19,13 +19,14 @@ PACKAGE = Path(tnmars.__file__).parent
 TOP = {
     "errors": "ground",
     "files": "ground",
+    "text": "ground",
     "weight": "declare",
     "families": "declare",
     "dsl": "declare",
     "spec": "declare",
 }
 """The room of a module at the top, or of a folder that shares its room with modules; others are rooms of their own."""
-TITLES = {"ground": "Errors and files", "declare": "Declaring a graph", "compiler": "Compiling"}
+TITLES = {"ground": "Errors, files and text", "declare": "Declaring a graph", "compiler": "Compiling"}
 
 
 @dataclass(frozen=True)

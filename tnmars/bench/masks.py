@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tnmars.bench.cases import Case
-from tnmars.bench.clock import Action, in_turns, threads, training_action
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.select import Mars
+from tnmars.timing.clock import Action, in_turns, threads, training_step
 from tnmars.training.objective import param_groups, penalty
 from tnmars.training.schedule import MaskSchedule
 
@@ -62,9 +62,9 @@ def run_masks(case: Case, count: int = 1, *, rounds: int = 25, budget: float = 6
         ]
         for layer in gated:
             MaskSchedule(layer, 100, seed=0)
-        actions = [training_action(layer, [x], tuple(layer.parameters())) for layer in (plain, plain, *gated)]
+        actions = [training_step(layer, [x], tuple(layer.parameters())) for layer in (plain, plain, *gated)]
         actions += [_step(plain, x), _step(gated[0], x)]
-        times = in_turns(actions, rounds, budget)
+        times = in_turns(actions, rounds=rounds, budget=budget, least=3)
     return MaskRow(case, count, *times)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tnmars.bench.clock import Action, threads
 from tnmars.experiments.mnist import RANK, network
 from tnmars.experiments.worker import versions
 from tnmars.files import write_text
+from tnmars.timing.clock import Action, in_turns, threads
 from tnmars.training.objective import param_groups, penalty
 from tnmars.training.schedule import MaskSchedule
 
@@ -99,17 +99,6 @@ def our_step(x: Tensor, y: Tensor) -> Action:
     return action
 
 
-def medians(actions: Sequence[Action], rounds: int) -> list[float]:
-    """The median processor time of each action, in turns: what a step costs depends on the gates that are drawn."""
-    times: list[list[float]] = [[] for _ in actions]
-    for _ in range(rounds):
-        for took, action in zip(times, actions, strict=True):
-            start = time.process_time()
-            action()
-            took.append(time.process_time() - start)
-    return [median(took) for took in times]
-
-
 def main(given: list[str] | None = None) -> int:
     """Prints the times of a step, and their ratio; the status tells whether it is what is wanted."""
     parser = argparse.ArgumentParser("python -m tnmars.bench.reference")
@@ -122,7 +111,9 @@ def main(given: list[str] | None = None) -> int:
         for _ in range(WARM_STEPS):
             ours()
             again()
-        chain, first, second = medians([chain_step(x, y), ours, again], ROUNDS)
+        # medians, because what a step costs depends on the gates that are drawn
+        actions = [chain_step(x, y), ours, again]
+        chain, first, second = in_turns(actions, rounds=ROUNDS, budget=inf, turn=0.0, result=median)
     ratio = chain / max(first, second)
     print(f"2FC-Net, ranks {RANK}, batch {BATCH}, one thread, a step of training with masks, optimiser included:")
     print(f"  left-to-right chain, masks on the activations (plain torch): {chain * 1e3:.1f} ms")

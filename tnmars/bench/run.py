@@ -13,12 +13,13 @@ from torch import Tensor
 
 from tnmars.bench.cases import Case
 from tnmars.bench.chains import chain
-from tnmars.bench.clock import Action, forward_action, in_turns, peak_memory, threads, training_action
+from tnmars.bench.clock import peak_memory
 from tnmars.bench.peers import peers
 from tnmars.bench.plain import Contender, push, rebuild
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.ship.frozen import freeze
+from tnmars.timing.clock import Action, in_turns, inference, threads, training_step
 
 AGAIN = "again"
 
@@ -126,23 +127,23 @@ def run_case(
         ours = list(_inference(case, x, layer, tune))
         more = others(case, layer)
         inferring = [contender for contender, _ in ours] + more
-        inference = _timed(inferring, [forward_action(c.run, [x]) for c in inferring], rounds, budget)
+        passes = _timed(inferring, [inference(c.run, [x]) for c in inferring], rounds, budget)
         trained = Contender("train", "ours", layer, tuple(layer.parameters()))
         again = Contender(AGAIN, "ours", layer, trained.parameters)
         training = [inferring[0], trained, again, *more]
         given = x.clone().requires_grad_() if input_grad and x.is_floating_point() else x
-        steps = [training_action(c.run, [given], (*c.parameters, given)) for c in training]
+        steps = [training_step(c.run, [given], (*c.parameters, given)) for c in training]
         timed = _timed(training, steps, rounds, budget)
         if memory:
             timed = _with_memory(timed, training, steps)
     chosen = {contender.name: form for contender, form in ours if form and contender.name != AGAIN}
     plan = layer.plan("train", case.batch)
     forms = {**chosen, "train": plan.name + (f" in chunks of {plan.chunk}" if plan.chunk else "")}
-    return Row(case, count, tuple(inference), tuple(timed), tuple(forms.items()))
+    return Row(case, count, tuple(passes), tuple(timed), tuple(forms.items()))
 
 
 def _timed(contenders: list[Contender], actions: list[Action], rounds: int, budget: float) -> list[Timing]:
-    times = in_turns(actions, rounds, budget)
+    times = in_turns(actions, rounds=rounds, budget=budget, least=3)
     return [Timing(c.name, c.origin, took, c.is_same) for c, took in zip(contenders, times, strict=True)]
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tnmars.bench.clock import forward_action, in_turns, training_action
 from tnmars.bench.plain import Contender, looked_up, push, rebuild
 from tnmars.compiler import compile
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
 from tnmars.ship.frozen import freeze
+from tnmars.timing.clock import in_turns, inference, training_step
 from tnmars.timing.tuning import example_inputs
 
 LARGEST = 2**27
@@ -73,13 +73,14 @@ def bench_file(graph: Graph, batch: int = 128, image: int = 32, *, tune: bool = 
         for form in ("compact", "fast")
     ]
     inferring = trained + frozen
-    inference = in_turns([forward_action(c.run, inputs) for c in inferring], rounds, budget=2.0)
-    training = in_turns([training_action(c.run, inputs, c.parameters) for c in trained], rounds, budget=2.0)
+    passes = [inference(c.run, inputs) for c in inferring]
+    steps = [training_step(c.run, inputs, c.parameters) for c in trained]
+    infer_times, train_times = (in_turns(each, rounds=rounds, budget=2.0, least=3) for each in (passes, steps))
     return Result(
         graph,
         batch,
-        tuple(zip((c.name for c in inferring), inference, strict=True)),
-        tuple(zip((c.name for c in trained), training, strict=True)),
+        tuple(zip((c.name for c in inferring), infer_times, strict=True)),
+        tuple(zip((c.name for c in trained), train_times, strict=True)),
     )
 
 

@@ -16,13 +16,13 @@ import torch
 
 from tnmars import families
 from tnmars.bench.cases import ring_graph
-from tnmars.bench.clock import Action, forward_action, in_turns, threads, training_action
 from tnmars.graph import Graph
 from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
-from tnmars.program.candidates import Form
 from tnmars.program.choice import choose
+from tnmars.program.form import Form
+from tnmars.timing.clock import Action, in_turns, inference, threads, training_step
 from tnmars.timing.tuning import example_inputs
 
 WANTED_ERROR = 0.35
@@ -90,8 +90,8 @@ def _action(graph: Graph, form: Form, batch: int, mode: str) -> Action:
         return made(given, bias, made.fold(*cores))
 
     if mode == "infer":
-        return forward_action(run, inputs)
-    return training_action(run, inputs, [*cores, *([] if bias is None else [bias])])
+        return inference(run, inputs)
+    return training_step(run, inputs, [*cores, *([] if bias is None else [bias])])
 
 
 def measure(
@@ -100,7 +100,8 @@ def measure(
     """One point of a sweep."""
     forms = choose(graph, batch, Weighing(model, mode == "train"))
     close = [form for form in forms if form.cost <= HOPELESS * forms[0].cost][:MOST]
-    times = in_turns([_action(graph, form, batch, mode) for form in close], rounds, budget)
+    actions = [_action(graph, form, batch, mode) for form in close]
+    times = in_turns(actions, rounds=rounds, budget=budget, least=3)
     best = times.index(min(times))
     return Point(sweep, at, mode, _name(close[0]), close[0].cost, times[0], _name(close[best]), times[best], len(close))
 

@@ -64,7 +64,7 @@ def _one(file: str, asked: dict[str, Any], as_json: bool) -> None:
     need_terms(file, graph, as_json, "time")
 
     from tnmars.bench import report, single
-    from tnmars.bench.clock import threads
+    from tnmars.timing.clock import threads
 
     data, texts = [], []
     for count in asked["threads"]:

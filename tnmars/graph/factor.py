@@ -11,7 +11,7 @@ from math import log
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.graph.parts import MAX_SIZE, whole
+from tnmars.graph.parts import MAX_SIZE, as_int, is_int
 
 ORDERS = ("ascending", "descending", "mixed")
 CRITERIA = ("entropy", "variance")
@@ -52,16 +52,16 @@ def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str 
 
 def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int]:
     """The size and the number of modes as Python's own numbers, where they and the other settings are right."""
-    size, ways = whole(size), whole(ways)
-    numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (size, ways))
-    if not numbers or not 1 <= size <= MAX_SIZE or ways < 1:
+    size, ways = as_int(size), as_int(ways)
+    if not is_int(size, 1, MAX_SIZE) or not is_int(ways, 1):
         raise TnmarsError(
-            f"cannot split {size!r} into {ways!r} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on."
+            f"cannot split {size!r} into {ways!r} modes: the size must be a whole number from 1 to {MAX_SIZE:,}, "
+            "the number of modes at least 1."
         )
     if order not in ORDERS:
-        raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
+        raise TnmarsError(f"order is {order!r}, but must be one of {', '.join(ORDERS)}.")
     if criterion not in CRITERIA:
-        raise TnmarsError(f"criterion {criterion!r} is not known; criteria: {', '.join(CRITERIA)}.")
+        raise TnmarsError(f"criterion is {criterion!r}, but must be one of {', '.join(CRITERIA)}.")
     return size, ways
 
 

@@ -39,10 +39,10 @@ ROLE_MEANING = {
 
 @dataclass(frozen=True)
 class Option:
-    """A setting of a layer, named as in torch. `form` says which values it takes, see `tnmars.options`."""
+    """A setting of a layer, named as in torch. `takes` says which values, see `tnmars.graph.options`."""
 
     name: str
-    form: str
+    takes: str
     default: object
     meaning: str
 

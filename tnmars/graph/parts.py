@@ -7,13 +7,19 @@ A part knows nothing of the graph around it: whether an edge is declared, or how
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import inf, prod
 from operator import index
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 MAX_SIZE = 2**31 - 1
 MAX_ENTRIES = 2**63 - 1
@@ -53,23 +59,32 @@ def name_problem(what: str, name: object) -> Problem | None:
 
 def size_problem(what: str, size: object) -> Problem | None:
     """What is wrong with a size, if anything."""
-    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE:
+    if is_int(size, 1, MAX_SIZE):
         return None
-    shown = f"{size:,}" if isinstance(size, int) and not isinstance(size, bool) else repr(size)
-    return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
+    shown = f"{size:,}" if is_int(size) else repr(size)
+    return Problem(f"{what} has size {shown}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
 
 
-def whole(value: object) -> object:
-    """The whole number that `value` is, numpy's included, as Python's own; anything else as it is.
+def is_int(value: object, least: float = -inf, most: float = inf) -> TypeIs[int]:
+    """Whether a value is an integer between two bounds. A bool is not one, although Python says so.
+
+    >>> is_int(4), is_int(4, least=5), is_int(True), is_int(4.0)
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def as_int(value: object) -> object:
+    """An integer of any library, such as NumPy, as Python's own; any other value unchanged, a bool included.
 
     >>> import numpy
-    >>> whole(numpy.int64(4)), whole(4.0), whole(True)
+    >>> as_int(numpy.int64(4)), as_int(4.0), as_int(True)
     (4, 4.0, True)
     """
     if isinstance(value, bool):
         return value
     try:
-        return index(value)  # type: ignore[arg-type]  # what is no number is caught
+        return index(value)  # type: ignore[arg-type]  # anything else raises, and is returned as it is
     except TypeError:
         return value
 
@@ -79,7 +94,7 @@ def is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
-def names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+def name_list(what: str, given: Iterable[str]) -> tuple[str, ...]:
     """The entries of a list of names. Raises where it is one text, which would be taken for a list of letters."""
     if not is_list(given):
         raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
@@ -90,6 +105,13 @@ def _raise(problems: Iterator[Problem | None]) -> None:
     found = [problem for problem in problems if problem is not None]
     if found:
         raise GraphError(found)
+
+
+class Value:
+    """A frozen dataclass with cached properties, which stay out of pickles and copies as they do out of equality."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -105,7 +127,7 @@ class Edge:
         if self.role not in known:
             raise GraphError(Problem(f"edge '{self.name}' has role {self.role!r}.", f"Roles: {', '.join(known)}."))
         object.__setattr__(self, "role", Role(self.role))
-        object.__setattr__(self, "size", whole(self.size))
+        object.__setattr__(self, "size", as_int(self.size))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -129,7 +151,7 @@ class Core:
     edges: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", names(f"core '{self.name}' lists", self.edges))
+        object.__setattr__(self, "edges", name_list(f"core '{self.name}' lists", self.edges))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -143,7 +165,7 @@ class Core:
             if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
-                    "A core lists an edge once; for a trace, put an identity between, or use another bond.",
+                    "A core must list an edge once; for a trace, put an identity core between, or use another bond.",
                     path=(at,),
                 )
             seen.add(edge)
@@ -153,7 +175,7 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Term:
+class Term(Value):
     """One summand of the weight: its own bonds and cores, over the modes of the graph."""
 
     name: str
@@ -176,18 +198,27 @@ class Term:
         for bond in self.bonds:
             if not bond.is_bond:
                 yield Problem(
-                    f"edge '{bond.name}' has role '{bond.role}', but a term holds bonds only.",
+                    f"edge '{bond.name}' has role '{bond.role}', but a term must hold bonds only.",
                     "Modes belong to the graph: every term has the same ones.",
                     path=("bonds", bond.name),
                 )
 
-    def ends(self) -> dict[str, tuple[str, ...]]:
+    def ends(self) -> Mapping[str, tuple[str, ...]]:
         """The cores that list each edge, in the order of the cores; bonds first, in their own order."""
-        found: dict[str, list[str]] = {bond.name: [] for bond in self.bonds}
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> Mapping[str, tuple[str, ...]]:
+        ends: dict[str, list[str]] = {bond.name: [] for bond in self.bonds}
         for core in self.cores:
             for edge in core.edges:
-                found.setdefault(edge, []).append(core.name)
-        return {edge: tuple(cores) for edge, cores in found.items()}
+                ends.setdefault(edge, []).append(core.name)
+        return MappingProxyType({edge: tuple(cores) for edge, cores in ends.items()})
+
+    @cached_property
+    def bond_sizes(self) -> Mapping[str, int]:
+        """The size of every bond by its name."""
+        return MappingProxyType({bond.name: bond.size for bond in self.bonds})
 
     def __str__(self) -> str:
         return " ".join(map(str, self.cores))
@@ -202,8 +233,11 @@ class Operand:
 
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
-        object.__setattr__(self, "axes", tuple(names(has, axis) for axis in self.axes))
-        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in self.axes))
+        empty = Problem(
+            f"input '{self.name}' has an axis without a name.",
+            "An axis must be a name, or several names flattened together.",
+        )
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:

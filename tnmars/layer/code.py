@@ -9,8 +9,8 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,11 +18,13 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
 from tnmars.plan.layout import Weighing
-from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
-from tnmars.program.emit import core_names, emit, gate_names
-from tnmars.program.estimate import staged, standing
+from tnmars.program.codec import plan_from_json, plan_to_json
+from tnmars.program.emit import emit
+from tnmars.program.form import Form
 from tnmars.program.gating import masked
+from tnmars.program.program import staged, standing
 
 MODES = ("train", "infer")
 WEIGHT = "weight"
@@ -30,6 +32,16 @@ WEIGHT = "weight"
 
 Chosen = tuple[str, int]
 """A mode and the batch that a plan is made for."""
+
+
+class Place(Protocol):
+    """Where the numbers of a layer are, and of which type: what a planner that times its candidates needs to know."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Code:
     gates: tuple[str, ...] = ()
     """The bonds whose gates `fold` takes after the cores."""
     keep: int = 0
-    """With chunks, for how many rows a training step keeps what it makes in between; 0 for all."""
+    """With chunks, the number of rows whose intermediates a training step keeps; 0 for all."""
     ready: Callable[..., tuple[Tensor, ...]] | None = None
     """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
 
@@ -68,12 +80,13 @@ def _functions(source: str) -> tuple[Any, Any]:
     return space["fold"], space["run"]
 
 
+@lru_cache(maxsize=2048)
 def code(form: Form, gated: Graph | None = None) -> Code:
     """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
     fold, run = _functions(source)
-    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program), form.keep)
+    made = Code(fold, run, program.cores, source, form.chunk, program.gates, form.keep)
     if not form.chunk or not standing(program):
         return made
     later = emit(staged(program), form.frame)
@@ -84,20 +97,37 @@ def code(form: Form, gated: Graph | None = None) -> Code:
 class Programs:
     """The code of a layer for every mode and batch, with gates if asked for."""
 
-    def __init__(self, planner: Planner, *, gated: bool = False, plans: Mapping[Chosen, Form] | None = None):
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        gated: bool = False,
+        plans: Mapping[Chosen, Form] | None = None,
+        place: Place | None = None,
+    ):
         self.planner = planner
         self.gated = planner.graph if gated else None
         self._buckets = planner.buckets
         self.plans: dict[Chosen, Form] = dict(plans or {})
         self._codes: dict[Chosen, Code] = {}
         self.weight: Code | None = None
-        """What makes the dense weight; none where no term is left."""
+        """The code that makes the dense weight; None if no term is left."""
         if planner.graph.terms:
             weighing = Weighing(planner.model)
             self.weight_form = weight_forms(planner.graph, weighing, planner.optimizer)[0]
             self.weight = code(self.weight_form, self.gated)
             for mode in MODES:
-                self.pick(planner.nominal, mode)
+                self.pick(planner.nominal, mode, place)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the planner and the plans as plain data, but no code."""
+        return _restored, (self.planner, self.gated is not None, plan_to_json(self.plans))
+
+    def __deepcopy__(self, memo: object) -> Programs:
+        """A copy with plans of its own; plans and code are values, and shared."""
+        copied = object.__new__(Programs)
+        copied.__dict__ |= {**self.__dict__, "plans": dict(self.plans), "_codes": dict(self._codes)}
+        return copied
 
     def bucket(self, batch: int) -> int:
         """The batch whose plan another takes."""
@@ -106,14 +136,18 @@ class Programs:
                 return entry.batch
         return self._buckets[-1].batch
 
-    def plan(self, mode: str, batch: int) -> Form:
+    def plan(self, mode: str, batch: int, place: Place | None = None) -> Form:
         """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
         key = (mode, self.bucket(batch))
         if key not in self.plans:
-            self.plans[key] = self.planner.plan(*key)
+            planner = self.planner
+            if planner.decide is not None and place is not None:
+                decide = partial(planner.decide, device=place.device, dtype=place.dtype)  # type: ignore[call-arg]
+                planner = replace(planner, decide=decide)
+            self.plans[key] = planner.plan(*key)
         return self.plans[key]
 
-    def pick(self, batch: int, mode: str) -> Code:
+    def pick(self, batch: int, mode: str, place: Place | None = None) -> Code:
         """The code for a batch, or for the dense weight."""
         if mode == WEIGHT:
             assert self.weight is not None
@@ -121,5 +155,11 @@ class Programs:
         key = (mode, self.bucket(batch))
         found = self._codes.get(key)
         if found is None:
-            found = self._codes[key] = code(self.plan(*key), self.gated)
+            found = self._codes[key] = code(self.plan(*key, place), self.gated)
         return found
+
+
+def _restored(planner: Planner, gated: bool, plans: object) -> Programs:
+    """The programs of a pickle. Graph and plans are checked, and the code is emitted again: no file can write code."""
+    checked = replace(planner, graph=replace(planner.graph))
+    return Programs(checked, gated=gated, plans=plan_from_json(plans, checked.graph))

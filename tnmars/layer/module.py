@@ -20,11 +20,11 @@ from tnmars.layer import forward as faces
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
 from tnmars.layer.masks import Masks
-from tnmars.layer.open_slices import Opening
+from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.scaling import is_plain, scaled, scalings
-from tnmars.program.candidates import Form
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
+from tnmars.program.form import Form
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -90,6 +90,10 @@ class Shell(nn.Module):
         return sizes[name] if name in sizes else super().__getattr__(name)
 
     @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._anchor.dtype
 
@@ -134,7 +138,7 @@ class TNModule(Shell):
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
         self._bonds, self._scalings = tuple(self.graph.bonds), scalings(self.graph)  # not anew at every call
-        self.programs = Programs(planner, gated=bool(gates), plans=plans)
+        self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self.cores = Cores(cores)
         for name in ("gates", "masks"):
@@ -144,7 +148,7 @@ class TNModule(Shell):
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
             costs = self._slice_costs()
-            self.masks = Masks(self.selector, sizes, self._anchor.device, self.dtype, costs).train(self.training)
+            self.masks = Masks(self.selector, sizes, self.device, self.dtype, costs).train(self.training)
 
     gates: Cores | None
     """The logits of the gates by bond; none without a selector."""
@@ -155,8 +159,13 @@ class TNModule(Shell):
     """A frozen copy that computes instead while `tnmars.cached` is on; it is not part of the model."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: it is not within the block that caches this layer."""
-        return {**self.__dict__, "cached": None}
+        """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
+        return {key: value for key, value in self.__dict__.items() if key != "opening"} | {"cached": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.graph = self.planner.graph  # checked when the programs were restored
+        self.opening = Opening(self.planner)
 
     def reset_parameters(self) -> None:
         """Draws cores and bias anew: the weight with the variance asked for, the bias as torch's layers do."""
@@ -193,9 +202,17 @@ class TNModule(Shell):
         full = float(evaluate(terms, sizes))
         return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
 
-    def mac_terms(self) -> tuple[Monomial, ...]:
-        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds."""
-        return mac_terms(self.graph, self.plan("infer", self.nominal)) if self.graph.terms else ()
+    def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
+        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.
+
+        Under the plan for about this share of open slices; by default the layer's own.
+        """
+        if not self.graph.terms:
+            return ()
+        if share > 0.5:
+            return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal)
+        near = nearby(self.planner, level_of(max(share, 1e-6)))
+        return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`; but gates stay in float32 at least, for half the digits would not let them learn."""
@@ -244,7 +261,7 @@ class TNModule(Shell):
 
     def plan(self, mode: str, batch: int) -> Form:
         """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
-        return self.programs.plan(mode, batch)
+        return self.programs.plan(mode, batch, self)
 
     @property
     def source(self) -> str:
@@ -287,7 +304,7 @@ class TNModule(Shell):
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
         if self.masks is None:
-            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
+            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode, self)
             get = self.cores.get
             return made, [get(name) for name in made.cores]
         size = self.nominal if torch.compiler.is_compiling() else batch
@@ -295,7 +312,7 @@ class TNModule(Shell):
             held: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
             is_open = dict(zip(self._bonds, self.masks.open_slices(self.logits()), strict=True))
             return self.opening(mode, batch, held, self.gate_values(), is_open)
-        made = self.programs.pick(size, mode)
+        made = self.programs.pick(size, mode, self)
         get, gates = self.cores.get, self.gate_values()
         return made, [*(get(name) for name in made.cores), *(gates[name] for name in made.gates)]
 
@@ -304,7 +321,7 @@ class TNModule(Shell):
         return self.programs.weight
 
     def _pick(self, batch: int, mode: str) -> Code:
-        return self.programs.pick(batch, mode)
+        return self.programs.pick(batch, mode, self)
 
 
 def _empty(

@@ -1,4 +1,4 @@
-"""Only the open slices: the programs of a layer for the slices that this step's gates leave open.
+"""Programs for the slices that this step's gates leave open.
 
 A sample of hard concrete gates is mostly exact zeros, and a slice whose gate is 0 takes no part: cores are cut to the
 open slices before they are contracted. Values and gradients are the same, to rounding. Plans are made for a few levels
@@ -9,24 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil
 
 import torch
 from torch import Tensor
 
 from tnmars.graph import Edge, Graph
-from tnmars.layer.code import WEIGHT, Code, Programs, code
+from tnmars.layer.code import WEIGHT, Code, code
+from tnmars.plan.layout import Weighing
 from tnmars.plan.network import groups
-from tnmars.program.candidates import Form
+from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
-from tnmars.program.instructions import Conv, Instruction
+from tnmars.program.form import Form
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-"""The sizes that numbers of open slices are rounded up to."""
+"""Numbers of open slices are rounded up to these sizes."""
 MANY = 4
-"""With more bonds than this, all are rounded to the same share, for there would be too many programs."""
+"""With more bonds than this, all are rounded to the same share, because there would be too many programs otherwise."""
 MOST = 4096
-"""How many programs are kept."""
+"""The number of programs that are kept."""
 
 
 class Opening:
@@ -34,7 +35,7 @@ class Opening:
 
     def __init__(self, planner: Planner):
         self.planner = planner
-        self._programs: dict[int, Programs] = {}
+        self._buckets = planner.buckets
         self._codes: dict[tuple[object, ...], Code] = {}
 
     def __call__(
@@ -54,25 +55,44 @@ class Opening:
     def _code(self, mode: str, batch: int, sizes: Mapping[str, int]) -> Code:
         graph = self.planner.graph
         share = sum(sizes.values()) / sum(bond.size for bond in graph.bonds.values())
-        level = 0
-        while share <= 0.5 ** (level + 1):
-            level += 1
-        if level not in self._programs:
-            near = resized(graph, _sizes_at(graph, 0.5**level))
-            untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
-            self._programs[level] = Programs(untimed, gated=True)
-        programs = self._programs[level]
-        key = (mode, 0 if mode == WEIGHT else programs.bucket(batch), level, *sizes.values())
+        level = level_of(share)
+        key = (mode, 0 if mode == WEIGHT else self._bucket(batch), level, *sizes.values())
         if key not in self._codes:
             if len(self._codes) >= MOST:
                 self._codes.clear()
-            form = programs.weight_form if mode == WEIGHT else programs.plan(mode, batch)
-            self._codes[key] = code(_fitted(form, sizes), resized(graph, sizes))
+            self._codes[key] = code(_fitted(self._form(mode, batch, level), sizes), resized(graph, sizes))
         return self._codes[key]
+
+    def _bucket(self, batch: int) -> int:
+        """The batch whose plan another takes."""
+        return next(entry.batch for entry in self._buckets if batch <= entry.limit)
+
+    def _form(self, mode: str, batch: int, level: int) -> Form:
+        near = nearby(self.planner, level)
+        if mode == WEIGHT:
+            return weight_forms(near.graph, Weighing(near.model), near.optimizer)[0]
+        return near.plan(mode, self._bucket(batch))
+
+
+def level_of(share: float) -> int:
+    """How often the full size is halved before a share of open slices is more than half of what is left.
+
+    >>> level_of(1.0), level_of(0.5), level_of(0.3)
+    (0, 1, 1)
+    """
+    level = 0
+    while share <= 0.5 ** (level + 1):
+        level += 1
+    return level
+
+
+def nearby(planner: Planner, level: int) -> Planner:
+    """The planner of the graph with bonds halved `level` times. It times nothing: a resumed run must plan the same."""
+    return replace(planner, graph=resized(planner.graph, _sizes_at(planner.graph, 0.5**level)), decide=None)
 
 
 def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
-    """The slices of each bond to contract: the open ones, filled up with shut ones to a size of few.
+    """The slices of each bond to contract: the open ones, padded with closed slices up to one of a few sizes.
 
     Terms of equal shape are computed together, so they take as many slices of a bond as the one with the most.
     """
@@ -124,19 +144,11 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 def _fitted(form: Form, sizes: Mapping[str, int]) -> Form:
     """A form for other sizes of bonds than those that it was planned for."""
     fitted = {label: sizes.get(label, size) for label, size in form.program.sizes}
-    axes = form.program.axes()
-
-    def regrouped(entry: Instruction) -> Instruction:
-        """A bond that a convolution keeps makes its groups."""
-        if not isinstance(entry, Conv):
-            return entry
-        kept = [label for label in axes[entry.weight][0] if label in axes[entry.source][1]]
-        return replace(entry, groups=prod(fitted[label] for label in kept))
-
+    read_by = form.program.read_by
     program = replace(
         form.program,
-        fold=tuple(map(regrouped, form.program.fold)),
-        run=tuple(map(regrouped, form.program.run)),
+        fold=tuple(entry.resized(read_by(entry), fitted) for entry in form.program.fold),
+        run=tuple(entry.resized(read_by(entry), fitted) for entry in form.program.run),
         sizes=tuple(fitted.items()),
     )
     return replace(form, program=program)

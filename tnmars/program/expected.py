@@ -1,6 +1,6 @@
 """What open slices cost: expected parameters and multiply-adds of a graph, as functions of its bonds' expected sizes.
 
-Sizes may be any numbers that multiply and add, so the same function gives exact counts for whole numbers and
+Sizes may be any numbers that multiply and add, so the same function gives exact counts for integers and
 differentiable expectations for tensors. The gates of different bonds are independent, so the expectation of a product
 of sizes is the product of the expectations.
 """
@@ -8,16 +8,17 @@ of sizes is the product of the expectations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
-from tnmars.graph import Graph
+from tnmars.graph import Graph, Term
+from tnmars.graph.rewrite import drop_ones, prune
 from tnmars.plan.network import groups, term_label
-from tnmars.plan.steps import Groups
-from tnmars.program.candidates import Form
-from tnmars.program.instructions import Conv, Instruction, Matmul, Name
-from tnmars.program.measure import measure
+from tnmars.plan.steps import flat
+from tnmars.program.choice import Planner
+from tnmars.program.form import Form, measure, total
 
 Monomial = tuple[int, tuple[str, ...]]
 """A factor, and the bonds whose sizes are multiplied with it."""
@@ -36,37 +37,43 @@ def parameter_terms(graph: Graph) -> tuple[Monomial, ...]:
 
 
 @lru_cache(maxsize=512)
-def mac_terms(graph: Graph, form: Form) -> tuple[Monomial, ...]:
-    """The multiply-adds of a form, as a polynomial in the sizes of the bonds; stacked terms are counted one by one."""
+def mac_terms(graph: Graph, form: Form, batch: int) -> tuple[Monomial, ...]:
+    """The multiply-adds of a form for a batch, as a polynomial in the sizes of the bonds; stacked terms one by one."""
     found: dict[tuple[str, ...], int] = {}
     sizes = {name: bond.size for name, bond in graph.bonds.items()}
-    stacks = {term_label(terms): tuple(term.name for term in terms) for terms in groups(graph)}
-    axes = form.program.axes()
-    for entry in measure(form):
-        if not entry.effort.macs:
+    stacks = {term_label(terms): terms for terms in groups(graph)}
+    for entry in measure(form, batch=batch):
+        if not entry.work.macs:
             continue
-        labels = _labels(entry.instruction, axes)
+        labels = (*flat(entry.instruction.axes), *entry.instruction.summed(entry.read))
         used = [label for label in labels if label in sizes]
-        factor = entry.effort.macs // prod(sizes[label] for label in used)
+        factor = entry.work.macs // prod(sizes[label] for label in used)
         stack = next((stacks[label] for label in labels if label in stacks and len(stacks[label]) > 1), ())
-        for name in stack or ("",):
-            bonds = tuple(f"{name}.{label.partition('.')[2]}" if name else label for label in used)
+        for term in stack or (None,):
+            bonds = tuple(label if term is None else _of_term(graph, label, term) for label in used)
             found[bonds] = found.get(bonds, 0) + factor // max(len(stack), 1)
     return tuple((factor, bonds) for bonds, factor in found.items())
 
 
-def _labels(instruction: Instruction, axes: Mapping[Name, Groups]) -> list[str]:
-    """What a product or a convolution runs over: the labels of its result and those that it sums."""
-    inside: tuple[str, ...] = ()
-    if isinstance(instruction, Matmul):
-        inside = axes[instruction.left][-1]
-    elif isinstance(instruction, Conv):
-        inside = axes[instruction.weight][1]
-    return [*(label for axis in instruction.axes for label in axis), *inside]
+def _of_term(graph: Graph, label: str, term: Term) -> str:
+    """The bond of a term that a stack labels by its first term."""
+    return graph.qualified(term, label.rpartition(".")[2])
+
+
+def pruned_macs(planner: Planner, sizes: Mapping[str, int]) -> int:
+    """The multiply-adds for the nominal batch once the graph's bonds are cut to these sizes, and it is re-planned.
+
+    A term with an empty bond is gone. Cores are not merged.
+    """
+    graph = drop_ones(prune(planner.graph, {name: tuple(range(size)) for name, size in sizes.items()}).graph).graph
+    if not graph.terms:
+        return 0
+    form = replace(planner, graph=graph, decide=None).plan("infer", planner.nominal)
+    return total(measure(form, batch=planner.nominal)).macs
 
 
 def evaluate(terms: Sequence[Monomial], sizes: Mapping[str, Any]) -> Any:
-    """The value of a polynomial for given sizes of the bonds: whole numbers, or tensors.
+    """The value of a polynomial for given sizes of the bonds: integers, or tensors.
 
     >>> evaluate([(3, ("r",)), (5, ("r", "s"))], {"r": 2, "s": 4})
     46

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +20,11 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Role
 from tnmars.graph.counts import count
 from tnmars.layer.module import Shell, TNModule, code, layers
-from tnmars.program.candidates import Form
-from tnmars.program.choice import frozen
+from tnmars.program.choice import choose_frozen
+from tnmars.program.codec import form_from_json, form_to_json
+from tnmars.program.form import Form
 from tnmars.pruning.prune_model import prune
-from tnmars.timing.tuning import tuned_frozen
+from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
 """How many times the numbers of its cores a compact layer may ship."""
@@ -33,7 +36,7 @@ class FrozenLayer(Shell):
     """A layer whose cores are folded: buffers and code for inference."""
 
     def __init__(self, layer: TNModule, form: Form):
-        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        super().__init__(layer.graph, layer.device, layer.dtype)
         self.form = form
         self._code = code(form)
         bias = layer.bias
@@ -46,6 +49,18 @@ class FrozenLayer(Shell):
         self._names = [f"part{at}_{digest}" for at in range(len(parts))]
         for name, part in zip(self._names, parts, strict=True):
             self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: the form as plain data, but no code."""
+        return {key: value for key, value in self.__dict__.items() if key != "_code"} | {
+            "form": form_to_json(self.form)
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Graph and form are checked, and the code is emitted again: no file can write code."""
+        graph = replace(state["graph"])
+        form = form_from_json(state["form"], graph)
+        super().__setstate__({**state, "graph": graph, "form": form, "_code": code(form)})  # type: ignore[no-untyped-call]
 
     @property
     def is_table(self) -> bool:
@@ -71,7 +86,7 @@ class FrozenTensor(Shell):
     is_table = True
 
     def __init__(self, layer: TNModule):
-        super().__init__(layer.graph, layer._anchor.device, layer.dtype)
+        super().__init__(layer.graph, layer.device, layer.dtype)
         self.register_buffer("weight", layer.dense().detach().clone(memory_format=torch.contiguous_format))
 
     def dense(self) -> Tensor:
@@ -110,10 +125,10 @@ def frozen_layer(
         return FrozenTensor(layer)
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
-    if tune:
-        return FrozenLayer(layer, tuned_frozen(layer.graph, model=planner.model, limit=limit, **sizes))
-    ranked = frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
-    return FrozenLayer(layer, ranked[0])
+    ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    if not tune:
+        return FrozenLayer(layer, ranked[0])
+    return FrozenLayer(layer, fastest_frozen(layer.graph, ranked, **sizes, device=layer.device, dtype=layer.dtype))
 
 
 def freeze(

@@ -10,29 +10,15 @@ from functools import cache
 
 from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
-from tnmars.spec.grammar import (
-    Anything,
-    AxisName,
-    Choice,
-    Either,
-    Field,
-    Flag,
-    ListOf,
-    Name,
-    Nest,
-    Record,
-    Shape,
-    Size,
-    TableOf,
-    Text,
-    Whole,
-)
+from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
+from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.shape import Shape
 
 VERSION = 1
-FORMS = ("family", "terms", "cores")
+NOTATIONS = ("family", "terms", "cores")
 """The ways to write a graph, by the key that tells them apart; a file without any is read as the last."""
 
-OPTION_FORMS: dict[str, Shape] = {
+OPTION_SHAPES: dict[str, Shape] = {
     "flag": Flag(),
     "index": Whole(-(2**31), 2**31 - 1),
     "bag": Choice(BAGS),
@@ -72,7 +58,7 @@ TERM = Record((COPIES, BONDS, CORES), "a term")
 
 def _option(option: Option) -> Field:
     default = "none" if option.default is None else str(option.default).lower()
-    return Field(option.name, OPTION_FORMS[option.form], option.meaning, default=default)
+    return Field(option.name, OPTION_SHAPES[option.takes], option.meaning, default=default)
 
 
 def _setting(key: str, required: bool) -> Field:
@@ -154,12 +140,12 @@ def _modes(kinds: tuple[Kind, ...]) -> list[Field]:
 
 
 @cache
-def record(kind: str | None, form: str, family: str | None = None) -> Record:
-    """The keys of a file of this kind, written in this form; where kind or family are not known, of all of them."""
+def record(kind: str | None, notation: str, family: str | None = None) -> Record:
+    """The keys of a file of this kind, in this notation; where kind or family are not known, of all of them."""
     kinds = _kinds(kind)
     what = f"a spec of kind '{kind}'" if kind in KINDS else "a spec"
     elsewhere: tuple[tuple[str, str], ...] = ()
-    if form == "family":
+    if notation == "family":
         names = [family] if family in FAMILIES else list(FAMILIES)
         wanted = {key: need for name in names for key, need in settings(name).items()}
         sizes = Either((TableOf(Size(), "mode"), ListOf(Size())))
@@ -169,7 +155,7 @@ def record(kind: str | None, form: str, family: str | None = None) -> Record:
             *(_setting(key, need and family in FAMILIES) for key, need in wanted.items()),
         ]
         what += f" with 'family: {family}'" if family in FAMILIES else " with 'family'"
-    elif form == "terms":
+    elif notation == "terms":
         terms = TableOf(TERM, "term")
         fields = [*_modes(kinds), Field("terms", terms, "the summands, each with its own bonds and cores", True)]
         what += " with 'terms'"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -21,6 +20,7 @@ import torch
 from tnmars.files import write_text
 from tnmars.plan.cost import CostModel, cache_file
 from tnmars.plan.steps import last_run
+from tnmars.timing.clock import in_turns
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,18 @@ RANGE = 6.0
 ROWS = ((4000, 256), (2000, 64), (100, 16))
 
 
-def best_time(action: Callable[[], object], budget: float = 0.05) -> float:
-    """The shortest time of a few runs, in seconds of this process."""
-    action()
-    spent, shortest = 0.0, float("inf")
-    while spent < budget:
-        start = time.perf_counter()
-        action()
-        took = time.perf_counter() - start
-        shortest = min(shortest, took)
-        spent += took
-    return shortest
+ROUNDS = 10_000
+"""More rounds than a budget has room for."""
 
 
 @torch.no_grad()
 def samples(budget: float = 0.05) -> list[Sample]:
     """Timed operations of every sort that the model knows."""
-    return [Sample(method, arguments, best_time(action, budget)) for method, arguments, action in _operations()]
+    found = []
+    for method, arguments, action in _operations():
+        [seconds] = in_turns([action], rounds=ROUNDS, budget=budget)
+        found.append(Sample(method, arguments, seconds))
+    return found
 
 
 def _operations() -> Iterator[tuple[str, tuple[int, ...], Callable[[], object]]]:

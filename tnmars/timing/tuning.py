@@ -6,8 +6,7 @@ drop out after the first round, and a race has a budget, so that layers which ta
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -17,9 +16,9 @@ from torch import Tensor
 
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import code
-from tnmars.plan.cost import CostModel
-from tnmars.program.candidates import Form
-from tnmars.program.choice import fitting, frozen, peak
+from tnmars.program.choice import within_memory
+from tnmars.program.form import Form, peak
+from tnmars.timing.clock import SLOW, Action, in_turns, inference, training_step
 
 CANDIDATES = 6
 """How many programs are raced, each with the size of chunks that the model likes best."""
@@ -30,18 +29,13 @@ BUDGET = 2.0
 """Seconds after which no other round of a race begins, once there was one."""
 HOPELESS = (3.0, 1.6)
 """Who is predicted to take so many times as long as the best is not timed: for quick forms, and for slow ones."""
-SLOW = 0.05
-"""Forms that take so many seconds are slow: a first run tells as much about them as a second."""
 ALIKE = 1.04
 """Times that differ less are the same; then the form that holds the least is taken."""
 BEHIND = 1.5
 """Who takes so many times as long as the fastest in the first round is out."""
-TURN = 0.001
-"""A turn lasts at least so many seconds: short actions are repeated within it."""
 BAG = 8
 """How many tokens a bag of an example has."""
 
-Action = Callable[[], object]
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
 OTHER_AXES = 16
@@ -66,35 +60,7 @@ def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype
     return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
 
 
-def race(actions: Sequence[Action], rounds: int = ROUNDS, budget: float = BUDGET) -> list[float]:
-    """The shortest time of each action, over rounds in which each that is not out has its turn."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = time.perf_counter()
-    shortest = [_turn(action, clock, 0.0) for action in actions]  # which also warms up
-    running = list(range(len(actions)))
-    for turn in range(rounds):
-        if turn == 1 or min(shortest) > SLOW:
-            running = [at for at in running if shortest[at] <= BEHIND * min(shortest)]
-        if len(running) == 1 or (turn and time.perf_counter() - start > budget):
-            break
-        for at in running:
-            shortest[at] = min(shortest[at], _turn(actions[at], clock, TURN))
-    return shortest
-
-
-def _turn(action: Action, clock: Callable[[], float], least: float) -> float:
-    """The shortest of a few runs that take `least` seconds together; of one, where that is enough."""
-    spent, shortest = 0.0, float("inf")
-    while shortest == float("inf") or spent < least:
-        start = clock()
-        action()
-        took = clock() - start
-        shortest = min(shortest, took)
-        spent += max(took, 1e-6)
-    return shortest
-
-
-def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Callable[[], object]:
+def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Action:
     """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
     made = code(form)
     plain = replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph
@@ -104,39 +70,17 @@ def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: 
     )
     cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
     bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
+
+    def run(*given: Tensor) -> Tensor:
+        return made(given, bias, made.fold(*cores))
+
     if mode == "train":
-        return _training_step(
-            lambda: made(inputs, bias, made.fold(*cores)), [*cores, *([] if bias is None else [bias])]
-        )
-
-    @torch.no_grad()
-    def infer() -> object:
-        return made(inputs, bias, made.fold(*cores))
-
+        return training_step(run, inputs, [*cores, *([] if bias is None else [bias])])
     if mode == "infer":
-        return infer
+        return inference(run, inputs)
     with torch.no_grad():
         parts = tuple(part.contiguous() for part in made.fold(*cores))
-
-    @torch.no_grad()
-    def run() -> object:
-        return made(inputs, bias, parts)
-
-    return run
-
-
-def _training_step(run: Callable[[], Tensor], trained: Sequence[Tensor]) -> Action:
-    """Forward and backward, from a gradient that is there already, as the next layer would give it."""
-    with torch.no_grad():
-        gradient = torch.ones_like(run())
-
-    @torch.enable_grad()
-    def action() -> None:
-        for value in trained:
-            value.grad = None
-        torch.autograd.backward(run(), gradient)
-
-    return action
+    return inference(lambda *given: made(given, bias, parts), inputs)
 
 
 def fastest(
@@ -180,12 +124,17 @@ def _shape(form: Form) -> object:
 def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
     if len(forms) == 1:
         return forms[0]
-    times = race([_action(graph, form, batch, image, mode, place) for form in forms])
+    actions = [_action(graph, form, batch, image, mode, place) for form in forms]
+    times = in_turns(
+        actions, rounds=ROUNDS, budget=BUDGET / len(actions), least=1, behind=BEHIND, device=place["device"]
+    )
     first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
-    return min(first, key=lambda form: peak(form, batch))
+    return min(first, key=lambda form: peak(form))
 
 
-def tuned_frozen(graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32) -> Form:
-    """The fastest form for inference with folded cores."""
-    forms = fitting(graph, frozen(graph, batch, model, limit, image), batch, image)
-    return fastest(graph, forms, batch, "folded", image)
+def fastest_frozen(
+    graph: Graph, forms: Sequence[Form], batch: int, image: int, *, device: torch.device, dtype: torch.dtype
+) -> Form:
+    """The form that is fastest at inference with folded cores, of those whose memory is in proportion."""
+    close = within_memory(graph, forms, batch, image)
+    return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype)

@@ -102,9 +102,13 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
     total = torch.zeros(())
     for _, layer in layers(model):
         sizes: dict[str, Any] = {name: bond.size for name, bond in layer.graph.bonds.items()}
+        share = 1.0
         if layer.masks is not None:
-            sizes = _expected_sizes(layer, layer.masks.probability([whole(value) for value in layer.logits()]))
-        total = total + evaluate(_terms(layer, what), sizes)
+            probability = layer.masks.probability([whole(value) for value in layer.logits()])
+            sizes = _expected_sizes(layer, probability)
+            share = float(probability.detach().mean())
+        terms = parameter_terms(layer.graph) if what == "parameters" else layer.mac_terms(share)
+        total = total + evaluate(terms, sizes)
     return total
 
 

@@ -1,0 +1,68 @@
+"""The spatial arithmetic of a convolution: how far its kernel reaches and how long its output is, by torch's formula.
+
+Everything that needs the length of an output axis asks here: the forward pass, the planner and the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window that a convolution moves over its input, one entry for each spatial axis.
+
+    `padding` is `"same"`, or the number of zeros on each side.
+
+    >>> window = Window(kernel=(3, 5), stride=(2, 1), dilation=(1, 2), padding=(1, 0))
+    >>> window.reach(1), window.out_length(32, 0), window.out_length(32, 1)
+    (9, 16, 24)
+    """
+
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    padding: tuple[int, ...] | str = ()
+
+    @classmethod
+    def of(cls, kernel: tuple[int, ...], options: Mapping[str, object]) -> Window:
+        """The window of a kernel under a layer's canonical options."""
+        padding = options.get("padding", 0)
+        return cls(
+            kernel,
+            _each(options.get("stride", 1), len(kernel)),
+            _each(options.get("dilation", 1), len(kernel)),
+            "same" if padding == "same" else _each(padding, len(kernel)),
+        )
+
+    @property
+    def ndim(self) -> int:
+        """The number of spatial axes; 0 for a layer that is not a convolution."""
+        return len(self.kernel)
+
+    def reach(self, axis: int) -> int:
+        """The number of input positions that the kernel spans, from its first tap to its last."""
+        return self.dilation[axis] * (self.kernel[axis] - 1) + 1
+
+    def sides(self, axis: int) -> tuple[int, int]:
+        """The zeros before and after the input. For `"same"`, torch puts the odd one after it."""
+        if isinstance(self.padding, str):
+            total = self.reach(axis) - 1
+            return total // 2, total - total // 2
+        return self.padding[axis], self.padding[axis]
+
+    def out_length(self, length: int, axis: int) -> int:
+        """The number of output positions for an input of this length; 0 where the kernel does not fit."""
+        if length < 1:
+            return 0
+        room = length + sum(self.sides(axis)) - self.reach(axis)
+        return max(0, room // self.stride[axis] + 1)
+
+
+def _each(value: object, count: int) -> tuple[int, ...]:
+    """A setting for every axis, from one number for all or one for each."""
+    if isinstance(value, tuple):
+        return value
+    assert isinstance(value, int), "the rules refuse anything else"
+    return (value,) * count
