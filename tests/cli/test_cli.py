@@ -39,6 +39,16 @@ def tnmars(
     )
 
 
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_commands_shows_whole_sentences(capfd: Printed) -> None:
+    assert cli.run(["--help"]) == 0
+    listed = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == sorted(cli.cli.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
