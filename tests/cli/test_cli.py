@@ -39,6 +39,16 @@ def tnmars(
     )
 
 
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_commands_shows_whole_sentences(capfd: Printed) -> None:
+    assert cli.run(["--help"]) == 0
+    listed = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == sorted(cli.cli.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
@@ -582,7 +592,9 @@ def test_bench_runs_rows_of_the_table(capfd: Printed) -> None:
     (row,) = json.loads(capfd.readouterr().out)["rows"]
     assert row["case"] == "TT 784 r4-3-4 (1)"
     assert cli.run(["bench", "--rows", "nonsense"]) == 2
-    assert "no row of the benchmark has a name with 'nonsense'; rows: TT 784 r20 (128)," in capfd.readouterr().err
+    assert (
+        "no row of the benchmark has a name with 'nonsense'; its rows are TT 784 r20 (128)," in capfd.readouterr().err
+    )
 
 
 def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
@@ -594,7 +606,7 @@ def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(table, "main", lambda options: given.append(options) or 0)
     assert cli.run(["bench", "--threads", "1,2", "--quick", "--rounds", "3"]) == 0
     assert capfd.readouterr().err == (
-        "tednet is not installed and is left out: pip install 'tnmars[bench]' installs it.\n"
+        "tednet is not installed and is left out; install it with pip install 'tnmars[bench]'.\n"
     )
     assert given == [["--rows", "", "--threads", "1,2", "--rounds", "3", "--quick"]]
 
@@ -602,12 +614,12 @@ def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--batch", "3"], "--batch is for a FILE, and none is given."),
-        (["--set", "rank=3"], "--set is for a FILE, and none is given."),
-        (["--tune"], "--tune is for a FILE, and none is given."),
-        ([TT, "--rows", "ring"], "--rows is for the table, which runs without a FILE."),
-        ([TT, "--no-sweep"], "--no-sweep is for the table, which runs without a FILE."),
-        ([TT, "--threads", "0"], "'0' is not a list of numbers of threads, such as 1,2."),
+        (["--batch", "3"], "--batch requires a FILE."),
+        (["--set", "rank=3"], "--set requires a FILE."),
+        (["--tune"], "--tune requires a FILE."),
+        ([TT, "--rows", "ring"], "--rows cannot be used with a FILE."),
+        ([TT, "--no-sweep"], "--no-sweep cannot be used with a FILE."),
+        ([TT, "--threads", "0"], "'0' must be a list of thread counts, such as 1,2."),
         ([TT, "--batch", "0"], "0 is not in the range"),
     ],
 )

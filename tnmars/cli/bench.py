@@ -1,4 +1,4 @@
-"""`bench`: times on this machine, of one graph or of the whole benchmark. It imports torch."""
+"""`bench`: times of one graph or of the whole benchmark on this machine. It imports torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ import click
 from click.core import ParameterSource
 
 from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
-from tnmars.errors import TnmarsError
+from tnmars.cli.plans import IMAGE
+from tnmars.errors import TnmarsError, plural
 
 OF_A_FILE = ("params", "batch", "image", "tune")
 OF_THE_TABLE = ("rows", "quick", "no_sweep")
-"""Options that mean nothing in the other case."""
+"""Options that make sense only with a FILE, and only without one."""
 
 
 def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 4096 for part in parts):
-        raise click.BadParameter(f"'{text}' is not a list of numbers of threads, such as 1,2.")
+        raise click.BadParameter(f"'{text}' must be a list of thread counts, such as 1,2.")
     return tuple(map(int, parts))
 
 
@@ -31,24 +32,27 @@ def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.argument("file", required=False, type=click.Path())
 @SET
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="Rows, images or tokens.")
-@click.option("--image", type=click.IntRange(1, 4096), default=32, show_default=True, help="Side of the image.")
-@click.option("--tune", is_flag=True, help="Time close candidates first, and take the fastest.")
-@click.option("--rounds", type=click.IntRange(1, 1000), help="Turns of each contender [default: 9; the table's: 15].")
-@click.option("--threads", default="1", show_default=True, callback=_threads, help="Numbers of threads, such as 1,2.")
+@IMAGE
+@click.option("--tune", is_flag=True, help="Time candidates that are close first, and choose the fastest.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="Rounds of timing [default: 9; without FILE, 15].")
+@click.option("--threads", default="1", show_default=True, callback=_threads, help="Thread counts, such as 1,2.")
 @click.option(
-    "--rows", default="", help="Only rows of the table whose names contain one of these, by commas [default: all]."
+    "--rows", default="", help="Only rows whose names contain one of these texts, separated by commas [default: all]."
 )
-@click.option("--quick", is_flag=True, help="A smoke run of the table: its figures mean little.")
-@click.option("--no-sweep", is_flag=True, help="Leave out the sweep over rank, cores and batch after the table.")
+@click.option("--quick", is_flag=True, help="A quick trial of the benchmark; its figures are rough.")
+@click.option("--no-sweep", is_flag=True, help="Skip the sweep over rank, cores and batch size after the table.")
 @JSON
 @click.pass_context
 def bench(context: click.Context, /, file: str | None, as_json: bool, **asked: Any) -> None:
-    """Time FILE on this machine: compiled, frozen, dense, and plain torch. Without FILE, the table of the benchmark."""
+    """Time a graph, or the whole benchmark, on this machine.
+
+    With FILE, compares the compiled and the frozen layer of a spec file with the dense layer and with plain torch.
+    Without FILE, prints the table of the benchmark.
+    """
     strange = [name for name in (OF_A_FILE if file is None else OF_THE_TABLE) if _is_given(context, name)]
     if strange:
         flag = "--set" if strange[0] == "params" else f"--{strange[0].replace('_', '-')}"
-        why = "for a FILE, and none is given" if file is None else "for the table, which runs without a FILE"
-        raise click.UsageError(f"{flag} is {why}.")
+        raise click.UsageError(f"{flag} requires a FILE." if file is None else f"{flag} cannot be used with a FILE.")
     if file is None:
         _table(asked, as_json)
     else:
@@ -74,7 +78,7 @@ def _one(file: str, asked: dict[str, Any], as_json: bool) -> None:
             )
         times = {"inference": dict(result.inference), "training": dict(result.training)}
         data.append({"file": file, "batch": asked["batch"], "image": asked["image"], "threads": count, **times})
-        head = f"{str(graph).splitlines()[0]}; batch {asked['batch']}, {count} thread{'s' if count > 1 else ''}"
+        head = f"{str(graph).splitlines()[0]}; batch {asked['batch']}, {plural(count, 'thread')}"
         texts.append(f"{head}\n\n{report.markdown(single.table(result))}")
     click.echo(json.dumps(data, indent=1) if as_json else "\n\n".join(texts))
 
@@ -86,9 +90,9 @@ def _table(asked: dict[str, Any], as_json: bool) -> None:
 
     if not cases(asked["rows"]):
         known = ", ".join(case.name for case in cases())
-        raise TnmarsError(f"no row of the benchmark has a name with '{asked['rows']}'; rows: {known}.")
+        raise TnmarsError(f"no row of the benchmark has a name with '{asked['rows']}'; its rows are {known}.")
     for name in absent():
-        click.echo(f"{name} is not installed and is left out: pip install 'tnmars[bench]' installs it.", err=True)
+        click.echo(f"{name} is not installed and is left out; install it with pip install 'tnmars[bench]'.", err=True)
     given = ["--rows", asked["rows"], "--threads", ",".join(map(str, asked["threads"]))]
     given += ["--rounds", str(asked["rounds"])] if asked["rounds"] else []
     given += [flag for flag in ("--quick", "--no-sweep") if asked[flag.strip("-").replace("-", "_")]]
@@ -97,6 +101,6 @@ def _table(asked: dict[str, Any], as_json: bool) -> None:
         return
     with TemporaryDirectory() as folder:
         target = Path(folder) / "bench.json"
-        with contextlib.redirect_stdout(sys.stderr):  # the tables, for who waits
+        with contextlib.redirect_stdout(sys.stderr):  # the tables, for a user who watches
             main([*given, "--json", str(target)])
         click.echo(target.read_text(encoding="utf-8"), nl=False)

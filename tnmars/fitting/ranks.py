@@ -66,7 +66,7 @@ def fit(
         seed: The seed of all random numbers. The global random state of torch is not changed.
         steps: How many steps the gates are trained, if they are.
         dtype: The type of the layer's parameters; by default float64 if the tensor has it, and float32 otherwise.
-        watch: Called with every network that the search tries, a `Point`.
+        watch: Called with every network that the search tries; it has `parameters`, `ranks`, `error` and `bic`.
         shown: Called every 100 steps of training gates, with a record, the step and the number of steps.
 
     Shape:
@@ -87,10 +87,10 @@ def fit(
 
     Example:
         >>> import torch, tnmars
-        >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-        <torch._C.Generator object at ...>
+        >>> _ = torch.manual_seed(0)
         >>> target = torch.randn(12, 2) @ torch.randn(2, 15) + 0.01 * torch.randn(12, 15)
-        >>> fitted = tnmars.fit(tnmars.families.lowrank("tensor", free=(12, 15), rank=5), target)
+        >>> graph = tnmars.families.lowrank("tensor", free=(12, 15), rank=5)
+        >>> fitted = tnmars.fit(graph, target)
         >>> print(fitted.ranks, tuple(fitted.layer().shape))
         {'r': 2} (12, 15)
     """
