@@ -21,7 +21,7 @@ ROWS = (
     (("compiler", "ship"), ("store",), ("fitting",), ("reporting",)),
     (("experiments",), ("bench",), ("cli",)),
 )
-"""The rows of the picture; each has columns, and a column has groups one below the other. A row of one column is wide."""
+"""The rows of the picture. A row has columns, a column has groups one below the other; a single column is wide."""
 TORCH_ROW = 2
 """The first row that may import torch."""
 
@@ -119,10 +119,8 @@ def _check() -> None:
     for room, others in uses().items():
         for other in others:
             if row_of(group_of[other]) > row_of(group_of[room]):
-                where = Path(__file__).name
-                raise LookupError(
-                    f"'{room}' imports from '{other}', which stands in a row below it: move it in {where}"
-                )
+                fault = f"'{room}' imports from '{other}', which stands in a row below it"
+                raise LookupError(f"{fault}: move it in {Path(__file__).name}")
 
 
 def text() -> str:

@@ -1,9 +1,10 @@
 """Every snippet of the README and the docs runs: Python blocks as they are, console blocks against what they show.
 
 A page with the comment `<!-- one session -->` is run from top to bottom, its blocks sharing names and a folder; there,
-`<!-- file: NAME -->` above a block says that the reader saves it under that name. Between `<!-- worked example: NAME -->`
-and `<!-- end of example -->` the blocks change a copy of the package, and the last one is run with it. Console blocks show output as a
-terminal of 88 columns would: `folded` breaks longer lines at a space and indents the rest.
+`<!-- file: NAME -->` above a block says that the reader saves it under that name. Between
+`<!-- worked example: NAME -->` and `<!-- end of example -->` the blocks change a copy of the package, and the last one
+is run with it. Console blocks show output as a terminal of 88 columns would: `folded` breaks longer lines at a space
+and indents the rest.
 """
 
 from __future__ import annotations
@@ -277,5 +278,6 @@ def test_built_pages_load_nothing_from_the_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", prose)
     assert [target for target in targets if not (page.parent / target).exists()] == []
