@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,8 +13,10 @@ from hypothesis import HealthCheck, settings
 # Tensors in tests are tiny: threads only make them slower, and sums different from run to run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TNMARS_COST_MODEL"] = "shipped"
-# `from strategies import ...` also where pytest's import mode does not add this directory.
-sys.path.insert(0, os.path.dirname(__file__))  # noqa: PTH120
+# Test files of two rooms may have one name, so pytest imports them by path; what they share is imported by name.
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "scripts")]
+pytest.register_assert_rewrite("kit", "mutator", "oracle", "strategies")
 
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", derandomize=True, **_COMMON)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-SPECS = Path(__file__).parent.parent / "specs"
+from kit import SPECS
 
 EMBEDDED = """
 tnmars: 1
@@ -181,7 +180,7 @@ _KEY = re.compile(r"(?m)(^ *|[{,] ?)([A-Za-z_]\w*)(?=:)")
 
 def sources() -> list[str]:
     """The good texts: every example file, and a few with what those lack."""
-    return [*(path.read_text(encoding="utf-8") for path in sorted(SPECS.glob("*.yaml"))), *EMBEDDED.split("=====\n")]
+    return [*(path.read_text(encoding="utf-8") for path in SPECS), *EMBEDDED.split("=====\n")]
 
 
 def mutations(start: int, end: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:

@@ -1,6 +1,7 @@
 """Compiled layers against the naive truth: values and gradients, of every kind, at every batch size.
 
-Here a layer is what `tnmars.compile` returns; which form its plans take is its own business (see `test_forms.py`).
+Here a layer is what `tnmars.compile` returns; which form its plans take is its own business (see
+`program/test_candidates.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import EXACT, SPECS, every_spec, square
 from strategies import cases, graphs
 
 import tnmars
@@ -19,10 +21,6 @@ from tnmars import Graph, GraphError
 from tnmars.graph import Core, Edge, Role, Term
 from tnmars.graph.kinds import KINDS
 
-SPECS = sorted((Path(__file__).parent.parent / "specs").glob("*.yaml"))
-every_spec = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-
-EXACT = 1e-10
 SINGLE = 1e-4
 
 BATCHES = (3, 1, 17, 0)
@@ -260,3 +258,20 @@ def test_terms_that_differ_in_the_size_of_a_bond_alone(kind: str) -> None:
         problem = oracle.problem(graph, batch)
         oracle.load(layer, problem)
         check(layer, problem, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (dict(batch=-3), "batch is -3; it is a whole number from 1 on."),
+        (dict(batch=2.5), "batch is 2.5; it is a whole number from 1 on."),
+        (dict(image=0), "image is 0; it is a whole number from 1 on."),
+        (dict(init=-1.0), "init is -1.0; give a variance from 0 on"),
+        (dict(init=True), "init is True; give a variance from 0 on"),
+        (dict(dtype=torch.int64), "cores hold floating-point numbers"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(given: dict[str, object], text: str) -> None:
+    with pytest.raises(tnmars.TnmarsError) as caught:
+        tnmars.compile(square(), **given)
+    assert text in str(caught.value)

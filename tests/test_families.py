@@ -11,10 +11,10 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import pytest
+from kit import ROOT
 
 import tnmars
 from tnmars import Graph, GraphError, count, families, network
@@ -22,8 +22,6 @@ from tnmars.families import FAMILIES, settings
 from tnmars.graph import Role, Term
 from tnmars.graph.kinds import KINDS
 from tnmars.graph.topology import cycles, is_tree, parts
-
-ROOT = Path(__file__).parent.parent
 
 Cores = dict[str, np.ndarray]
 

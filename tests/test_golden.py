@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from kit import ROOT, SPECS
 
 from tnmars import Graph, count, draw, dump, load, loads
 from tnmars.errors import render
@@ -23,8 +24,6 @@ from tnmars.plan.layout import Weighing
 from tnmars.program.choice import choose
 from tnmars.program.explain import explain, table
 
-ROOT = Path(__file__).parent.parent
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 GOLDEN = ROOT / "tests" / "golden"
 REWRITE = os.environ.get("TNMARS_REWRITE_GOLDEN") == "1"
 WIDTH = 80

@@ -2,7 +2,7 @@
 
 It is a small process, so that a child pays for its file alone and not for what other tests have left in memory.
 
-Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. Run by tests/test_mutations.py.
+Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. Run by tests/spec/test_mutations.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One training script for one process, DDP and FSDP2: trains with gates, cuts, wraps anew and trains on.
 
-Run by tests/test_scale_out.py: each rank writes what it saw as JSON. `python scale_out.py plain FOLDER`, or torchrun.
+Run by tests/layer/test_distributed.py: each rank writes what it saw as JSON. `python scale_out.py plain FOLDER`, or
+torchrun.
 """
 
 from __future__ import annotations

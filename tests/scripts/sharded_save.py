@@ -1,6 +1,6 @@
 """Trains a little under DDP or FSDP2 on two ranks, writes checkpoints, and reads them into a plain model on each rank.
 
-Run by tests/test_checkpoint.py under torchrun: `sharded_save.py MODE FOLDER`. Prints `same` for each rank.
+Run by tests/store/test_checkpoint.py under torchrun: `sharded_save.py MODE FOLDER`. Prints `same` for each rank.
 """
 
 from __future__ import annotations

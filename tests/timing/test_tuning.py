@@ -8,6 +8,7 @@ from typing import Any
 import oracle
 import pytest
 import torch
+from kit import square
 
 import tnmars
 from tnmars.program import choice
@@ -56,15 +57,23 @@ def test_a_frozen_layer_is_timed_in_its_dtype_with_its_optimizer(
     places: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     optimizers = []
-    candidates = choice.candidates
+    candidates = choice.all_forms
 
     def noted(*arguments: Any) -> Any:
         optimizers.append(arguments[-1])
         return candidates(*arguments)
 
     layer = tnmars.compile(oracle.spec("tt_linear"), batch=16, dtype=torch.float64, optimizer="greedy")
-    monkeypatch.setattr(choice, "candidates", noted)
+    monkeypatch.setattr(choice, "all_forms", noted)
     tnmars.freeze(layer, "fast", tune=True)
     assert places
     assert all(place == {"device": CPU, "dtype": torch.float64} for place in places)
     assert set(optimizers) == {"greedy"}
+
+
+def test_tuning_in_the_middle_of_a_pass_leaves_the_user_alone() -> None:
+    layer = tnmars.compile(square(), batch=8, tune=True)
+    state = torch.get_rng_state()
+    layer(torch.ones(300, 64))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.func.vmap(layer)(torch.ones(2, 2000, 64)).shape == (2, 2000, 64)

@@ -20,8 +20,8 @@ from tnmars.graph import Graph
 from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
-from tnmars.program.candidates import Form
 from tnmars.program.choice import choose
+from tnmars.program.form import Form
 from tnmars.timing.clock import Action, in_turns, inference, threads, training_step
 from tnmars.timing.tuning import example_inputs
 

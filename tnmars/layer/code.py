@@ -18,12 +18,13 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
 from tnmars.plan.layout import Weighing
-from tnmars.program.candidates import Form, weight_forms
+from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
 from tnmars.program.codec import plan_from_json, plan_to_json
-from tnmars.program.emit import core_names, emit, gate_names
-from tnmars.program.estimate import staged, standing
+from tnmars.program.emit import emit
+from tnmars.program.form import Form
 from tnmars.program.gating import masked
+from tnmars.program.program import staged, standing
 
 MODES = ("train", "infer")
 WEIGHT = "weight"
@@ -84,7 +85,7 @@ def code(form: Form, gated: Graph | None = None) -> Code:
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
     fold, run = _functions(source)
-    made = Code(fold, run, core_names(program), source, form.chunk, gate_names(program), form.keep)
+    made = Code(fold, run, program.cores, source, form.chunk, program.gates, form.keep)
     if not form.chunk or not standing(program):
         return made
     later = emit(staged(program), form.frame)

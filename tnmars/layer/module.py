@@ -22,9 +22,9 @@ from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
 from tnmars.layer.masks import Masks
 from tnmars.layer.open_slices import Opening
 from tnmars.layer.scaling import is_plain, scaled, scalings
-from tnmars.program.candidates import Form
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
+from tnmars.program.form import Form
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
@@ -193,7 +193,7 @@ class TNModule(Shell):
 
     def mac_terms(self) -> tuple[Monomial, ...]:
         """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds."""
-        return mac_terms(self.graph, self.plan("infer", self.nominal)) if self.graph.terms else ()
+        return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal) if self.graph.terms else ()
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`; but gates stay in float32 at least, for half the digits would not let them learn."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil
 
 import torch
 from torch import Tensor
 
 from tnmars.graph import Edge, Graph
-from tnmars.layer.code import WEIGHT, Code, Programs, code
+from tnmars.layer.code import WEIGHT, Code, code
+from tnmars.plan.layout import Weighing
 from tnmars.plan.network import groups
-from tnmars.program.candidates import Form
+from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
-from tnmars.program.instructions import Conv, Instruction
+from tnmars.program.form import Form
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 """The sizes that numbers of open slices are rounded up to."""
@@ -34,7 +35,7 @@ class Opening:
 
     def __init__(self, planner: Planner):
         self.planner = planner
-        self._programs: dict[int, Programs] = {}
+        self._buckets = planner.buckets
         self._codes: dict[tuple[object, ...], Code] = {}
 
     def __call__(
@@ -57,18 +58,24 @@ class Opening:
         level = 0
         while share <= 0.5 ** (level + 1):
             level += 1
-        if level not in self._programs:
-            near = resized(graph, _sizes_at(graph, 0.5**level))
-            untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
-            self._programs[level] = Programs(untimed, gated=True)
-        programs = self._programs[level]
-        key = (mode, 0 if mode == WEIGHT else programs.bucket(batch), level, *sizes.values())
+        key = (mode, 0 if mode == WEIGHT else self._bucket(batch), level, *sizes.values())
         if key not in self._codes:
             if len(self._codes) >= MOST:
                 self._codes.clear()
-            form = programs.weight_form if mode == WEIGHT else programs.plan(mode, batch)
-            self._codes[key] = code(_fitted(form, sizes), resized(graph, sizes))
+            self._codes[key] = code(_fitted(self._form(mode, batch, level), sizes), resized(graph, sizes))
         return self._codes[key]
+
+    def _bucket(self, batch: int) -> int:
+        """The batch whose plan another takes."""
+        return next(entry.batch for entry in self._buckets if batch <= entry.limit)
+
+    def _form(self, mode: str, batch: int, level: int) -> Form:
+        """The form for about this share of open slices, halved `level` times."""
+        near = resized(self.planner.graph, _sizes_at(self.planner.graph, 0.5**level))
+        if mode == WEIGHT:
+            return weight_forms(near, Weighing(self.planner.model), self.planner.optimizer)[0]
+        untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
+        return untimed.plan(mode, self._bucket(batch))
 
 
 def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
@@ -124,19 +131,11 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 def _fitted(form: Form, sizes: Mapping[str, int]) -> Form:
     """A form for other sizes of bonds than those that it was planned for."""
     fitted = {label: sizes.get(label, size) for label, size in form.program.sizes}
-    axes = form.program.axes()
-
-    def regrouped(entry: Instruction) -> Instruction:
-        """A bond that a convolution keeps makes its groups."""
-        if not isinstance(entry, Conv):
-            return entry
-        kept = [label for label in axes[entry.weight][0] if label in axes[entry.source][1]]
-        return replace(entry, groups=prod(fitted[label] for label in kept))
-
+    read_by = form.program.read_by
     program = replace(
         form.program,
-        fold=tuple(map(regrouped, form.program.fold)),
-        run=tuple(map(regrouped, form.program.run)),
+        fold=tuple(entry.resized(read_by(entry), fitted) for entry in form.program.fold),
+        run=tuple(entry.resized(read_by(entry), fitted) for entry in form.program.run),
         sizes=tuple(fitted.items()),
     )
     return replace(form, program=program)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 
+from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, TOKENS, Labels, Network, spatial
-from tnmars.plan.steps import Convolve, Gather, Load, Multiply, Product, Spread, Step, Sum, last_run, runs, volume
+from tnmars.plan.steps import Convolve, Gather, Groups, Load, Multiply, Product, Spread, Step, Sum, volume
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class Rows:
 
 
 Tree = int | tuple["Tree", "Tree"] | Rows
+
+Places = tuple[int, ...]
+"""The lengths of the spatial axes at some point of a plan; empty where no taps are summed."""
 
 Option = tuple[Labels, float, Callable[[], Step]]
 """The memory order of a result, what it costs, and the step that makes it."""
@@ -65,21 +69,22 @@ class Layout:
 
     def __init__(self, network: Network, weighing: Weighing):
         self.network = network
-        self.sizes: Mapping[str, int] = network.size
+        self.sizes: Mapping[str, int] = {**network.size, **network.lengths(frozenset(network.inputs))}
         self.weighing = weighing
-        self.model = weighing.model
+        self.model, self.grad = weighing.model, weighing.grad
         self._volumes: dict[Labels, int] = {}
-        self._arranged: dict[tuple[Labels, tuple[Labels, ...]], float] = {}
+        self._arranged: dict[tuple[Labels, tuple[Labels, ...], Places], float] = {}
         self._ways: dict[Tree, list[Way]] = {}
         self.taps = dict(network.taps)
         self.spatial = tuple(spatial(axis) for axis in range(len(network.kernel)))
+        self._sizes: dict[Places, Mapping[str, int]] = {(): self.sizes}
         self.inner = BATCH if BATCH in network.size and not self.spatial and network.size[BATCH] >= RUN else ""
         """The label of a batch that is worth having innermost: then every permuting copy moves whole rows of it."""
 
     def best(self, tree: Tree) -> Way:
         """The cheapest way to compute a tree with its result in the order of the output."""
         found = self._find(tree, self.network.output)[0]
-        copy = self._copy(found.step.order, self.network.output)
+        copy = self._copy(found.step.order, self.network.output, self._places(tree))
         return Way(found.step, found.cost + copy, found.fixed + (copy if self._is_fixed(tree) else 0.0))
 
     def _is_fixed(self, tree: Tree) -> bool:
@@ -105,16 +110,17 @@ class Layout:
         members = leaves_of(tree)
         kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
         is_fixed = self._is_fixed(tree)
+        places = (self._places(tree[0]), self._places(tree[1]), self._places(tree))
         found: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
         for one in self.ways(tree[0]):
             for two in self.ways(tree[1]):
                 spent, fixed = one.cost + two.cost, one.fixed + two.fixed
-                for order, cost, make in self._merge(one.step, two.step, kept):
+                for order, cost, make in self._merge(one.step, two.step, kept, places):
                     total = spent + cost
                     done = total if is_fixed else fixed
                     rank = total - done if self.weighing.folded else total
                     if wanted is not None and not (is_fixed and self.weighing.folded):
-                        rank += self._copy(order, wanted)
+                        rank += self._copy(order, wanted, places[2])
                     if order not in found or (rank, total) < found[order][:2]:
                         found[order] = (rank, total, done, make)
         ranked = sorted(found, key=lambda order: found[order][:2])
@@ -122,6 +128,16 @@ class Layout:
         if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
             chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
         return [Way(make(), total, done) for _, total, done, make in map(found.__getitem__, chosen)]
+
+    def _places(self, tree: Tree) -> Places:
+        """The lengths of the spatial axes of the result of a tree."""
+        if not self.spatial:
+            return ()
+        lengths = self.network.lengths(leaves_of(tree))
+        places = tuple(lengths[label] for label in self.spatial)
+        if places not in self._sizes:
+            self._sizes[places] = {**self.sizes, **lengths}
+        return places
 
     def _load(self, at: int) -> Way:
         leaf = self.network.leaves[at]
@@ -131,10 +147,10 @@ class Layout:
         alone = tuple(label for label in order if label not in kept)
         cost = 0.0
         if leaf.is_core and len(leaf.names) > 1:
-            cost += self._times(self.model.elementwise(2 * self._volume(order), self._volume(order)), 1.0)
+            cost += prices.stack(self.model, self._volume(order), grad=self.grad)
         if alone:
-            cost += self._times(self.model.elementwise(self._volume(order), 1))
             step = Sum(step, alone)
+            cost += prices.total(self.model, self._volume(order), self._volume(step.order), grad=self.grad)
         return Way(step, cost, cost if leaf.is_core else 0.0)
 
     def _gather(self, way: Way) -> Way:
@@ -145,48 +161,32 @@ class Layout:
         rest = tuple(label for label in order if label not in rows)
         fixed = way.cost + self._arrange(order, (rows, rest))
         step = Gather(way.step, rows, TOKENS)
-        gathered = self._times(self.model.gather(self._volume(step.order)), 3.0)
-        return Way(step, fixed + gathered, fixed)
-
-    def _times(self, cost: float, backward: float = 2.0) -> float:
-        return cost * (1.0 + backward) if self.weighing.grad else cost
+        return Way(step, fixed + prices.gather(self.model, self._volume(step.order), grad=self.grad), fixed)
 
     def _volume(self, labels: Labels) -> int:
         if labels not in self._volumes:
             self._volumes[labels] = volume(labels, self.sizes)
         return self._volumes[labels]
 
-    def _copy(self, order: Labels, wanted: Labels) -> float:
-        return self._arrange(order, (wanted,))
+    def _copy(self, order: Labels, wanted: Labels, places: Places = ()) -> float:
+        return self._arrange(order, (wanted,), places)
 
-    def _arrange(self, order: Labels, groups: tuple[Labels, ...]) -> float:
-        """What it costs to see a tensor as a (batch of) matrices with these axes."""
-        key = (order, groups)
+    def _arrange(self, order: Labels, groups: tuple[Labels, ...], places: Places = ()) -> float:
+        """What moves in memory when a tensor is used with these axes."""
+        key = (order, groups, places)
         if key not in self._arranged:
-            self._arranged[key] = self._arrange_cost(order, groups)
+            self._arranged[key] = prices.arrange(self.model, order, groups, self._sizes[places], grad=self.grad)
         return self._arranged[key]
 
-    def _arrange_cost(self, order: Labels, groups: tuple[Labels, ...]) -> float:
-        free = runs(order, groups, self.sizes)
-        if free and len(groups) == 3:  # a batch of matrices: BLAS wants one of the two other axes to lie innermost
-            solid = _solid(order, self.sizes)
-            free = not solid or solid[-1] not in groups[0]
-        wanted = tuple(label for group in groups for label in group)
-        if free and (
-            len(groups) < 3 or not self.weighing.grad or _solid(order, self.sizes) == _solid(wanted, self.sizes)
-        ):
-            return 0.0
-        if free:  # a turned view into a batch of matrices: their gradients come in the other order, and are copied back
-            return self.model.copy(self._volume(order), *last_run(wanted, order, self.sizes))
-        return self._times(self.model.copy(self._volume(order), *last_run(order, wanted, self.sizes)), 1.0)
-
-    def _merge(self, one: Step, two: Step, kept: frozenset[str]) -> Iterator[Option]:
-        """Ways to contract two tensors, and what each costs by itself."""
+    def _merge(
+        self, one: Step, two: Step, kept: frozenset[str], places: tuple[Places, Places, Places]
+    ) -> Iterator[Option]:
+        """Ways to contract two tensors, and what each costs by itself. `places` are of both, and of the result."""
         if self.spatial and self.spatial[0] in one.order:
-            yield from self._convolutions(two, one, kept)
+            yield from self._convolutions(two, one, kept, places[0], places[2])
             return
         if self.spatial and self.spatial[0] in two.order:
-            yield from self._convolutions(one, two, kept)
+            yield from self._convolutions(one, two, kept, places[1], places[2])
             return
         shared = tuple(label for label in one.order if label in two.order)
         depth = tuple(label for label in shared if label not in kept)
@@ -208,10 +208,11 @@ class Layout:
         extra = tuple(label for label in two.order if label not in one.order)
         full = self._volume((*one.order, *extra))
         order = tuple(label for label in (*one.order, *extra) if label not in depth)
-        cost = self.model.elementwise(full + self._volume(one.order) + self._volume(two.order), full)
+        read = self._volume(one.order) + self._volume(two.order)
+        cost = prices.elementwise(self.model, full, read, grad=self.grad)
         if depth:
-            cost += self.model.elementwise(full, self._volume(order))
-        return order, self._times(cost), lambda: Multiply(one, two, depth)
+            cost += prices.total(self.model, full, self._volume(order), grad=self.grad)
+        return order, cost, lambda: Multiply(one, two, depth)
 
     def _products(
         self, one: Step, two: Step, batch: Labels, depth: Labels, rows: Labels, columns: Labels
@@ -219,13 +220,13 @@ class Layout:
         by_two = tuple(label for label in two.order if label in depth)
         batch_by_two = tuple(label for label in two.order if label in batch)
         count, high, deep, wide = map(self._volume, (batch, rows, depth, columns))
-        base = self.model.product(count, high, wide, deep, grad=self.weighing.grad)
-        turned = self.model.product(count, wide, high, deep, grad=self.weighing.grad)
+        base = prices.product(self.model, count, high, wide, deep, grad=self.grad)
+        turned = prices.product(self.model, count, wide, high, deep, grad=self.grad)
         for inner in dict.fromkeys((depth, by_two)):
             for outer in dict.fromkeys((batch, batch_by_two)):
                 lead = (outer,) if batch else ()
-                left = self._ranked(one, rows, lambda order: (*lead, order, inner))  # noqa: B023
-                right = self._ranked(two, columns, lambda order: (*lead, inner, order))  # noqa: B023
+                left = self._ranked(one, rows, partial(_with_rows, lead, inner))
+                right = self._ranked(two, columns, partial(_with_columns, lead, inner))
                 for left_cost, left_order in left:
                     for right_cost, right_order in right:
                         cost = left_cost + right_cost
@@ -271,14 +272,13 @@ class Layout:
         if count == 1 or wide == 1:
             return
         high, deep = self._volume(rows), self._volume(depth)
-        base = self.model.product(count, high, wide, deep, grad=self.weighing.grad)
-        if self.weighing.grad:
-            # the gradient of the one matrix is made for every member of the batch, then summed
-            base += self.model.elementwise(2 * count * high * deep, count * high * deep)
+        base = prices.spread_product(self.model, count, high, wide, deep, grad=self.grad)
         for copy, order in self._ranked(one, rows, lambda order: (order, depth)):
             yield (*lead, *order, *columns), base + copy, partial(Spread, one, two, lead, order, depth, columns)
 
-    def _convolutions(self, part: Step, image: Step, kept: frozenset[str]) -> Iterator[Option]:
+    def _convolutions(
+        self, part: Step, image: Step, kept: frozenset[str], before: Places, after: Places
+    ) -> Iterator[Option]:
         """Ways to convolve an image with a part: its channels in front of the spatial axes, as the order has them."""
         taps = tuple(label for label in self.taps if label in part.order)
         shared = [label for label in image.order if label in part.order]
@@ -295,22 +295,25 @@ class Layout:
             if batch and rest:
                 continue
             wanted = (*lead, *batch, *depth, *rest, *self.spatial)
-            copy = self._copy(image.order, wanted)
+            copy = self._copy(image.order, wanted, before)
             for turned, wide in self._ranked(part, columns, lambda order: ((*batch, *order), (*depth, *taps))):
                 step = Convolve(part, image, lead, batch, depth, wide, rest, self.spatial, self.spatial, taps, axes)
-                yield step.order, copy + turned + self._convolution_cost(step), partial(_same, step)
+                yield step.order, copy + turned + self._convolution_cost(step, before, after), partial(_same, step)
 
-    def _convolution_cost(self, step: Convolve) -> float:
-        out, weight = self._volume(step.order), self._volume(step.left.order)
-        macs = out * self._volume((*step.depth, *step.taps))
-        moved = out + self._volume(step.right.order) + weight
-        narrow = min(self._volume(step.depth), self._volume(step.columns))
-        return self._times(self.model.conv(macs, moved, max(1, narrow)))
+    def _convolution_cost(self, step: Convolve, before: Places, after: Places) -> float:
+        out, source = volume(step.order, self._sizes[after]), volume(step.right.order, self._sizes[before])
+        inside = self._volume((*step.depth, *step.taps))
+        channels = min(self._volume(step.depth), self._volume(step.columns))
+        weight = self._volume(step.left.order)
+        return prices.convolution(self.model, out, source, weight, inside, channels, grad=self.grad)
 
 
-def _solid(labels: Labels, sizes: Mapping[str, int]) -> Labels:
-    """The labels that are longer than 1."""
-    return tuple(label for label in labels if sizes[label] != 1)
+def _with_rows(lead: Groups, inner: Labels, order: Labels) -> Groups:
+    return (*lead, order, inner)
+
+
+def _with_columns(lead: Groups, inner: Labels, order: Labels) -> Groups:
+    return (*lead, inner, order)
 
 
 def _same(step: Step) -> Step:

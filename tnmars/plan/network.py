@@ -46,10 +46,12 @@ class Network:
     sizes: tuple[tuple[str, int], ...]
     dynamic: frozenset[str] = frozenset()
     taps: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """For a convolution, the spatial axes that each kernel mode holds. An input has these labels only in thought: it
-    is as if every tap were a shifted copy of it."""
+    """For a convolution, the spatial axes that each kernel mode holds. An input carries these labels
+    nominally, as if every tap were a shifted copy of it."""
     kernel: tuple[int, ...] = ()
     """The taps along each spatial axis."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """The length of each spatial axis before its taps are summed, and after: stride and padding act there."""
     rows: Labels = ()
     """The modes that are looked up by an index rather than contracted, in declared order."""
 
@@ -68,6 +70,12 @@ class Network:
     def volume(self, labels: Labels | frozenset[str]) -> int:
         """The number of entries of a tensor with these labels."""
         return prod(self.size[label] for label in labels)
+
+    def lengths(self, members: frozenset[int]) -> dict[str, int]:
+        """The lengths of the spatial axes of the contraction of these leaves: taps that it has summed have acted."""
+        left = self.kept(members)
+        still = {axis for tap, axes in self.taps if tap in left for axis in axes}
+        return {spatial(axis): span[axis not in still] for axis, span in enumerate(self.spans)}
 
     def without_ones(self) -> Network:
         """The same network without labels of size 1, which no step needs; rows and taps stay, for they act."""
@@ -172,15 +180,18 @@ def flat_modes(graph: Graph, *roles: Role) -> Labels:
 
 def weight_network(graph: Graph, terms: tuple[Term, ...]) -> Network:
     """The weight alone, its modes in the order of torch's layout."""
-    return Network(core_leaves(graph, terms), weight_labels(graph), tuple(sizes_of(graph, terms).items()))
+    labels = tuple(name for axis in graph.weight_axes for name in axis)
+    return Network(core_leaves(graph, terms), labels, tuple(sizes_of(graph, terms).items()))
 
 
-def weight_labels(graph: Graph) -> Labels:
-    """The modes in the order of torch's layout of the weight; in their own where it has none."""
-    if not graph.rules.layout:
-        return tuple(mode.name for mode in graph.modes)
-    roles = [(role, Role.PATCH) if role is Role.IN else (role,) for role in graph.rules.layout]
-    return flat_modes(graph, *(role for group in roles for role in group))
+def output_axes(graph: Graph) -> tuple[Labels, ...]:
+    """The labels on each axis of a layer's output, before padding is cut off."""
+    if graph.is_lookup:
+        return ((TOKENS,), *((flat_modes(graph, Role.OUT),) if graph.of_role(Role.OUT) else ()))
+    if graph.inputs:
+        modes = {mode.name for mode in graph.modes}
+        return tuple(tuple(name if name in modes else data(name) for name in axis) for axis in graph.output)
+    return ((BATCH,), flat_modes(graph, Role.OUT), *((spatial(axis),) for axis in range(len(graph.kernel_size))))
 
 
 def lookup_network(graph: Graph, terms: tuple[Term, ...], tokens: int) -> Network:
@@ -202,6 +213,8 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
     modes = flat_modes(graph, Role.IN, Role.PATCH)
     taps = flat_modes(graph, Role.KERNEL)
     given = ((BATCH,), modes, *((axis,) for axis in axes))
+    after = [graph.window.out_length(image, axis) for axis in range(len(axes))]
+    before = [image] * len(axes) if taps else after  # without taps, patches or positions are taken at the start
     entry = Leaf(("x",), (BATCH, *modes, *taps, *axes), False, given)
     return Network(
         (*core_leaves(graph, terms), entry),
@@ -210,6 +223,7 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
         frozenset([BATCH, *axes]),
         tuple(zip(taps, graph.tap_groups, strict=True)),
         graph.kernel_size if taps else (),
+        tuple(zip(before, after, strict=True)),
     )
 
 

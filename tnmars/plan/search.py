@@ -7,9 +7,10 @@ connected sets of cores, only the small ones are looked at, and fewer ways to go
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 from tnmars.plan.layout import Tree, Weighing
-from tnmars.plan.network import TOKENS, Network
+from tnmars.plan.network import TOKENS, Network, spatial
 
 MAX_SUBSETS = 400
 """Up to how many connected sets of cores are all looked at."""
@@ -34,11 +35,12 @@ class Search:
         self.weighing = weighing
         self.model = weighing.model
         self.cores = bits(network.cores)
-        self._sizes = list(network.size.values())
+        self._sizes = list({**network.size, **network.lengths(frozenset(network.inputs))}.values())
         self._place = {label: at for at, label in enumerate(network.size)}
         self._leaves = [self._mask(leaf.labels) for leaf in network.leaves]
         self._final = self._mask((*network.output, *network.rows))
         self._taps = self._mask(dict(network.taps))
+        self._spatial = self._mask(map(spatial, range(len(network.kernel))))
         self._rows = self._mask(network.rows)
         holding = [
             [at for at, mask in enumerate(self._leaves) if mask >> label & 1] for label in range(len(self._sizes))
@@ -135,14 +137,21 @@ class Search:
                 found |= 1 << label
         return found
 
-    def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1) -> float:
-        """The estimated time of one contraction to some leaves, wherever its operands lie, `rows` times over."""
+    def _places(self, members: Members) -> int:
+        """The number of output positions of a convolution of these leaves; 1 where no taps are summed."""
+        return prod(self.network.lengths(frozenset(members_of(members))).values()) if self._spatial else 1
+
+    def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1, places: int = 1) -> float:
+        """The estimated time of one contraction to some leaves, wherever its operands lie.
+
+        It is done `rows` times over; `places` are output positions, which the first operand has beside its labels.
+        """
         shared = a & b
         depth = self._summed(shared, members)
         if not depth:
-            return self._product(0, self._volume(a | b) * rows, 1, 1)
-        batch = self._volume(shared ^ depth) * rows
-        return self._product(self._volume(depth), batch, self._volume(a ^ shared), self._volume(b ^ shared))
+            return self._product(0, self._volume(a | b) * rows * places, 1, 1)
+        batch, high = self._volume(shared ^ depth) * rows, self._volume(a ^ shared) * places
+        return self._product(self._volume(depth), batch, high, self._volume(b ^ shared))
 
     def _product(self, depth: int, batch: int, high: int, wide: int) -> float:
         """The time of products of these extents; without a depth, of an elementwise step."""
@@ -177,19 +186,20 @@ class Search:
         known = [(part, self._left(part), part.bit_count()) for part in parts]
         layers: list[dict[Members, tuple[float, Tree, Mask]]] = [{} for _ in range(count + 1)]
         layers[0] = {0: (0.0, start, self._left(1 << start))}
-        for layer in layers[:-1]:
-            for done, (cost, tree, mask) in sorted(layer.items(), key=lambda entry: entry[1][0])[:beam]:
+        for reached in layers[:-1]:
+            for done, (cost, tree, mask) in sorted(reached.items(), key=lambda entry: entry[1][0])[:beam]:
                 size = done.bit_count()
                 open_parts = [entry for entry in known if not entry[0] & done]
                 for part, labels, more in [entry for entry in open_parts if entry[1] & mask] or open_parts:
                     members = done | part
-                    total = cost + self._price(mask & ~(self._taps & ~labels), labels, members | 1 << start)
+                    image, after = mask & ~(self._taps & ~labels) & ~self._spatial, members | 1 << start
+                    total = cost + self._price(image, labels, after, places=self._places(after))
                     inner, made = self.cheapest(part)
                     total += 0.0 if self.weighing.folded else inner
-                    after = layers[size + more]
-                    if members not in after or total < after[members][0]:
-                        left = (mask | labels) & ~self._summed(mask & labels, members | 1 << start)
-                        after[members] = (total, (tree, made), left)
+                    layer = layers[size + more]
+                    if members not in layer or total < layer[members][0]:
+                        left = (mask | labels) & ~self._summed(mask & labels, after)
+                        layer[members] = (total, (tree, made), left)
         return layers[count][self.cores][1]
 
     def row_price(self, parts: Sequence[Members]) -> float:

@@ -186,4 +186,23 @@ def last_run(order: Labels, wanted: Labels, sizes: Mapping[str, int]) -> tuple[i
 
 
 def volume(labels: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """The number of entries of a tensor with these labels."""
     return prod(sizes[label] for label in labels)
+
+
+def flat(axes: Groups) -> Labels:
+    """The labels of grouped axes, in order.
+
+    >>> flat((("a", "b"), (), ("c",)))
+    ('a', 'b', 'c')
+    """
+    return tuple(label for axis in axes for label in axis)
+
+
+def shape(axes: Groups, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The length of each of some grouped axes.
+
+    >>> shape((("a", "b"), ()), {"a": 2, "b": 3})
+    (6, 1)
+    """
+    return tuple(volume(axis, sizes) for axis in axes)

@@ -91,11 +91,11 @@ def _tree(operands: list[Tree], labels: list[frozenset[str]], network: Network, 
     for positions in path:
         taken = [current[at] for at in positions]
         current = [tree for at, tree in enumerate(current) if at not in positions]
-        current.append(_chain(taken))
-    return _chain(current)
+        current.append(chain(taken))
+    return chain(current)
 
 
-def _chain(trees: Sequence[Tree]) -> Tree:
+def chain(trees: Sequence[Tree]) -> Tree:
     """Several trees joined from left to right."""
     joined = trees[0]
     for tree in trees[1:]:

@@ -8,8 +8,8 @@ once all that have it are joined, and that the result has the axes of the output
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import NoReturn
 
@@ -17,23 +17,12 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Role
 from tnmars.plan import network as nets
 from tnmars.plan.network import BATCH, TOKENS, Labels
-from tnmars.plan.steps import Groups
-from tnmars.program.candidates import Form, layer_frame, lookup_frame
-from tnmars.program.emit import Frame, emit
-from tnmars.program.instructions import (
-    Conv,
-    Fetch,
-    Instruction,
-    Kernel,
-    Matmul,
-    Plus,
-    Receive,
-    Rows,
-    Scale,
-    Total,
-    Weight,
-)
-from tnmars.program.verify import verify
+from tnmars.plan.steps import Groups, flat
+from tnmars.program.emit import emit
+from tnmars.program.form import Form, frames
+from tnmars.program.instruction import Instruction
+from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Weight
+from tnmars.program.program import verify
 
 VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
 """The names that lowering gives to values; the emitted code has other variables too."""
@@ -78,13 +67,13 @@ class _Audit:
         self.inputs = {leaf.names[0]: leaf for leaf in leaves if not leaf.is_core}
         modes = [mode.name for mode in graph.modes]
         looked_up = [label for label, _, _ in form.frame.strides]
-        self.kept = frozenset(modes if form.frame.dense else (*looked_up, *_flat(_output_axes(graph))))
+        self.kept = frozenset(modes if form.frame.dense else (*looked_up, *flat(nets.output_axes(graph))))
         self.taps = dict(zip(nets.flat_modes(graph, Role.KERNEL), graph.tap_groups, strict=False))
         self.terms = {name: name.rpartition(".")[0] for name in graph.cores}
 
     def run(self) -> None:
         """Checks everything, from the outside to the inside."""
-        if self.form.frame not in _frames(self.graph):
+        if self.form.frame not in frames(self.graph):
             wrong("the frame of the plan is not one that the graph has.")
         is_flat = not self.graph.inputs and not self.graph.kernel_size and not self.form.frame.strides
         if self.form.chunk < 0 or (self.form.chunk and not is_flat):
@@ -133,26 +122,25 @@ class _Audit:
 
     def _place(self, instruction: Instruction) -> None:
         """What an instruction takes from outside, and where it stands."""
-        if isinstance(instruction, Scale):
+        if instruction.takes_gates:
             wrong(f"{instruction.out} multiplies a gate in, which is no matter of a plan.")
-        flat = _flat(instruction.axes)
+        own = flat(instruction.axes)
         if isinstance(instruction, Fetch):
             labels = self.fetched.get(instruction.cores)
             if labels is None:
                 wrong(f"{instruction.out} takes {' '.join(instruction.cores)!r}, but the graph has no such cores.")
-            kept = tuple(label for label in labels if label in flat)
-            lost = [label for label in labels if label not in flat]
+            kept = tuple(label for label in labels if label in own)
+            lost = [label for label in labels if label not in own]
             is_flat = all(len(axis) == 1 for axis in instruction.axes)
-            if not is_flat or kept != flat or self._volume(lost) != 1 or bool(lost) != instruction.has_ones:
+            if not is_flat or kept != own or self._volume(lost) != 1 or bool(lost) != instruction.has_ones:
                 wrong(f"{instruction.out} takes core '{instruction.cores[0]}' with other axes than it has.")
         if isinstance(instruction, Receive):
             leaf = self.inputs.get(instruction.name)
             if leaf is None or not self._is_same(instruction.axes, leaf.axes):
                 wrong(f"{instruction.out} takes input {instruction.name!r}, which the layer has not, or not so.")
-        if isinstance(instruction, Rows):
-            looked_up = [label for label, _, _ in self.form.frame.strides]
-            if any(label not in looked_up for label in instruction.labels):
-                wrong(f"{instruction.out} looks up what is not looked up.")
+        rows = [label for label, _, _ in self.form.frame.strides]
+        if any(label not in rows for label in instruction.looks_up):
+            wrong(f"{instruction.out} looks up what is not looked up.")
         if isinstance(instruction, Weight) and not self.form.frame.dense:
             wrong(f"{instruction.out} is the dense weight, which nothing takes.")
 
@@ -167,33 +155,20 @@ class _Audit:
                 self._plus(instruction, *read)
             elif len(read) == 2:
                 self._times(instruction, *read)
-            made[instruction.out] = self._leaf(instruction)
+            made[instruction.out] = _Made(frozenset(instruction.takes_cores), frozenset(instruction.takes_inputs))
             for part in read:
                 made[instruction.out] |= part
-            if isinstance(instruction, Total):
-                self._total(instruction, axes[instruction.source])
             if isinstance(instruction, Conv):
                 self._conv(instruction, axes[instruction.source], kernels[instruction.weight])
-            for label in self._gone(instruction, axes):
+            for label in instruction.summed(self.program.read_by(instruction)):
                 self._summed(instruction, label, made[instruction.out])
         return made
-
-    @staticmethod
-    def _leaf(instruction: Instruction) -> _Made:
-        if isinstance(instruction, Fetch):
-            return _Made(cores=frozenset(instruction.cores))
-        return _Made(inputs=frozenset([instruction.name])) if isinstance(instruction, Receive) else _Made()
 
     def _times(self, instruction: Instruction, left: _Made, right: _Made) -> None:
         """Only parts of one term are multiplied, or of terms that are stacked."""
         one, two = ({self.terms[core] for core in part.cores} for part in (left, right))
         if left & right or (one and two and one != two):
             wrong(f"{instruction.out} multiplies a core or an input twice, or parts of different terms.")
-
-    @staticmethod
-    def _total(instruction: Total, source: Groups) -> None:
-        if len(instruction.axes) + len(instruction.dims) != len(source):
-            wrong(f"{instruction.out} sums axes that are not there.")
 
     def _plus(self, instruction: Plus, left: _Made, right: _Made) -> None:
         """Only whole terms are added."""
@@ -204,24 +179,17 @@ class _Audit:
         if left.cores & right.cores or left.inputs != right.inputs or left.inputs != self.inputs.keys():
             wrong(f"{instruction.out} adds values that are not terms of a sum.")
 
-    @staticmethod
-    def _gone(instruction: Instruction, axes: Mapping[str, Groups]) -> Iterator[str]:
-        """The labels that an instruction sums."""
-        looked_up = instruction.labels if isinstance(instruction, Rows) else ()
-        for label in dict.fromkeys(label for name in instruction.reads for label in _flat(axes[name])):
-            if label not in _flat(instruction.axes) and label not in looked_up:
-                yield label
-
     def _summed(self, instruction: Instruction, label: str, made: _Made) -> None:
         """A label may be summed once every core of the term and every input that has it is joined."""
-        if not isinstance(instruction, (Matmul, Total, Conv)) or label in self.kept:
+        if not instruction.may_sum or label in self.kept:
             wrong(f"{instruction.out} loses edge {label!r}.")
         terms = {self.terms[core] for core in made.cores}
         for entry in self.program.fold:
-            if isinstance(entry, Fetch) and label in self.fetched[entry.cores]:
-                alike = not terms or self.terms[entry.cores[0]] in terms
-                if alike and not made.cores.issuperset(entry.cores):
-                    wrong(f"{instruction.out} sums edge {label!r} before core '{entry.cores[0]}' is joined.")
+            cores = entry.takes_cores
+            if cores and label in self.fetched[cores]:
+                is_joined = not terms or self.terms[cores[0]] in terms
+                if is_joined and not made.cores.issuperset(cores):
+                    wrong(f"{instruction.out} sums edge {label!r} before core '{cores[0]}' is joined.")
         for name, leaf in self.inputs.items():
             if label in leaf.labels and name not in made.inputs:
                 wrong(f"{instruction.out} sums edge {label!r} before input '{name}' is joined.")
@@ -245,11 +213,10 @@ class _Audit:
         last = self.program.instructions[-1]
         axes = self.program.axes()[self.program.result]
         if not self.form.frame.dense:
-            if not self._is_same(axes, _output_axes(self.graph)):
+            if not self._is_same(axes, nets.output_axes(self.graph)):
                 wrong("the result of the plan has other axes than the output.")
             return
-        groups, keep = _weight_axes(self.graph)
-        shape = self.graph.dense_shape
+        groups, keep, shape = self.graph.weight_axes, self.graph.weight_lengths, self.graph.dense_shape
         if self.form.frame.is_transposed:
             groups, keep, shape = groups[::-1], keep[::-1], shape[::-1]
         if not isinstance(last, Weight) or last.out != self.program.result:
@@ -261,7 +228,7 @@ class _Audit:
         """Whether axes are the wanted ones, but for labels of size 1 that may be left out."""
         if len(found) != len(wanted):
             return False
-        given = set(_flat(found))
+        given = set(flat(found))
         return all(
             axis == tuple(label for label in whole if label in given)
             and self._volume([label for label in whole if label not in given]) == 1
@@ -272,48 +239,11 @@ class _Audit:
         return prod(self.sizes.get(label, 0) for label in labels)
 
 
-def _flat(axes: Groups) -> Labels:
-    return tuple(label for axis in axes for label in axis)
-
-
 def _data_labels(graph: Graph) -> frozenset[str]:
-    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
+    if graph.is_lookup:
         return frozenset([TOKENS])
     if graph.inputs:
         modes = {mode.name for mode in graph.modes}
         names = {name for operand in graph.inputs for axis in operand.axes for name in axis}
         return frozenset(map(nets.data, names - modes))
     return frozenset([BATCH, *map(nets.spatial, range(len(graph.kernel_size)))])
-
-
-def _output_axes(graph: Graph) -> Groups:
-    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
-        return ((TOKENS,), *((nets.flat_modes(graph, Role.OUT),) if graph.of_role(Role.OUT) else ()))
-    if graph.inputs:
-        modes = {mode.name for mode in graph.modes}
-        return tuple(tuple(name if name in modes else nets.data(name) for name in axis) for axis in graph.output)
-    axes = ((nets.spatial(axis),) for axis in range(len(graph.kernel_size)))
-    return ((BATCH,), nets.flat_modes(graph, Role.OUT), *axes)
-
-
-def _weight_axes(graph: Graph) -> tuple[Groups, tuple[int, ...]]:
-    """The axes of the weight before it is cut and shaped, and the real length of each."""
-    roles = [(role, Role.PATCH) if role is Role.IN else (role,) for role in graph.rules.layout]
-    groups = tuple(nets.flat_modes(graph, *group) for group in roles) or tuple((mode.name,) for mode in graph.modes)
-    modes = {mode.name: mode for mode in graph.modes}
-    rooms = [(modes[group[0]].role if group else None, prod(modes[name].size for name in group)) for group in groups]
-    return groups, tuple(graph.padding[role][1] if role in graph.padding else room for role, room in rooms)
-
-
-def _frames(graph: Graph) -> tuple[Frame, ...]:
-    """The frames that the forms of a layer have."""
-    if graph.of_role(Role.LOOKUP) or graph.of_role(Role.FREE):
-        return (lookup_frame(graph),)
-    frame = layer_frame(graph)
-    if not graph.rules.layout:
-        return (frame,)
-    spatial = len(graph.kernel_size)
-    dense = replace(
-        frame, dense=f"F.conv{spatial}d" if spatial else "F.linear", unfold=(), subsample=False, pad=0, cut=0
-    )
-    return (frame, dense, *(() if spatial else (replace(dense, is_transposed=True),)))

@@ -17,8 +17,8 @@ from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph
 from tnmars.graph.parts import MAX_SIZE, is_identifier
 from tnmars.program.audit import audit, wrong
-from tnmars.program.candidates import Form
-from tnmars.program.instructions import Instruction
+from tnmars.program.form import Form
+from tnmars.program.instruction import Instruction
 
 VERSION = 1
 MODES = ("train", "infer")
@@ -82,18 +82,13 @@ def form_from_json(data: object, graph: Graph) -> Form:
 def _write(value: object) -> object:
     """A value as plain data: tables for values with fields, lists for tuples, sorted lists for sets."""
     if is_dataclass(value) and not isinstance(value, type):
-        own = {"op": _word(type(value))} if isinstance(value, Instruction) else {}
+        own = {"op": value.word()} if isinstance(value, Instruction) else {}
         return own | {entry.name: _write(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, tuple):
         return [_write(entry) for entry in value]
     if isinstance(value, frozenset):
         return sorted(value)
     return value
-
-
-def _word(kind: type) -> str:
-    """What an instruction is called in print and in a file."""
-    return kind.__name__.lower()
 
 
 def _read(kind: Any, data: object, where: str) -> object:
@@ -140,7 +135,7 @@ def _list(kind: Any, data: object, where: str) -> object:
 def _instruction(data: object, where: str) -> object:
     if not isinstance(data, dict) or not isinstance(data.get("op"), str):
         wrong(f"{where} is {_shown(data)}, which is not an instruction.")
-    known = {_word(kind): kind for kind in Instruction.__subclasses__()}
+    known = {kind.word(): kind for kind in Instruction.__subclasses__() if kind.is_stored}
     if data["op"] not in known:
         wrong(f"{where} is {_shown(data['op'])}, which is not known; known: {listing(list(known))}.")
     kind = known[data["op"]]

@@ -12,12 +12,10 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from tnmars.graph import Graph
+from tnmars.graph import Graph, Term
 from tnmars.plan.network import groups, term_label
-from tnmars.plan.steps import Groups
-from tnmars.program.candidates import Form
-from tnmars.program.instructions import Conv, Instruction, Matmul, Name
-from tnmars.program.measure import measure
+from tnmars.plan.steps import flat
+from tnmars.program.form import Form, measure
 
 Monomial = tuple[int, tuple[str, ...]]
 """A factor, and the bonds whose sizes are multiplied with it."""
@@ -36,33 +34,27 @@ def parameter_terms(graph: Graph) -> tuple[Monomial, ...]:
 
 
 @lru_cache(maxsize=512)
-def mac_terms(graph: Graph, form: Form) -> tuple[Monomial, ...]:
-    """The multiply-adds of a form, as a polynomial in the sizes of the bonds; stacked terms are counted one by one."""
+def mac_terms(graph: Graph, form: Form, batch: int) -> tuple[Monomial, ...]:
+    """The multiply-adds of a form for a batch, as a polynomial in the sizes of the bonds; stacked terms one by one."""
     found: dict[tuple[str, ...], int] = {}
     sizes = {name: bond.size for name, bond in graph.bonds.items()}
-    stacks = {term_label(terms): tuple(term.name for term in terms) for terms in groups(graph)}
-    axes = form.program.axes()
-    for entry in measure(form):
-        if not entry.effort.macs:
+    stacks = {term_label(terms): terms for terms in groups(graph)}
+    for entry in measure(form, batch=batch):
+        if not entry.work.macs:
             continue
-        labels = _labels(entry.instruction, axes)
+        labels = (*flat(entry.instruction.axes), *entry.instruction.summed(entry.read))
         used = [label for label in labels if label in sizes]
-        factor = entry.effort.macs // prod(sizes[label] for label in used)
+        factor = entry.work.macs // prod(sizes[label] for label in used)
         stack = next((stacks[label] for label in labels if label in stacks and len(stacks[label]) > 1), ())
-        for name in stack or ("",):
-            bonds = tuple(f"{name}.{label.partition('.')[2]}" if name else label for label in used)
+        for term in stack or (None,):
+            bonds = tuple(label if term is None else _of_term(graph, label, term) for label in used)
             found[bonds] = found.get(bonds, 0) + factor // max(len(stack), 1)
     return tuple((factor, bonds) for bonds, factor in found.items())
 
 
-def _labels(instruction: Instruction, axes: Mapping[Name, Groups]) -> list[str]:
-    """What a product or a convolution runs over: the labels of its result and those that it sums."""
-    inside: tuple[str, ...] = ()
-    if isinstance(instruction, Matmul):
-        inside = axes[instruction.left][-1]
-    elif isinstance(instruction, Conv):
-        inside = axes[instruction.weight][1]
-    return [*(label for axis in instruction.axes for label in axis), *inside]
+def _of_term(graph: Graph, label: str, term: Term) -> str:
+    """The bond of a term that a stack labels by its first term."""
+    return graph.qualified(term, label.rpartition(".")[2])
 
 
 def evaluate(terms: Sequence[Monomial], sizes: Mapping[str, Any]) -> Any:

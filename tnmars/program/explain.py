@@ -5,18 +5,14 @@ Counts are exact for the sizes given; times are what the cost model says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import prod
 
-from tnmars.graph import Graph, Role
+from tnmars.graph import Graph
+from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
-from tnmars.plan.network import Labels
-from tnmars.plan.steps import Groups
-from tnmars.program.candidates import Form
-from tnmars.program.estimate import estimate
-from tnmars.program.instructions import Arrange, Conv, Fetch, Instruction, Kernel, Matmul, Receive, Weight
-from tnmars.program.measure import Measured, measure, total
+from tnmars.plan.network import BATCH, spatial
+from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
+from tnmars.program.instruction import Site, Work
 
 ITEM = 4
 """Bytes of a number, for float32."""
@@ -64,68 +60,40 @@ def explain(
     graph: Graph, form: Form, batch: int, model: CostModel, *, grad: bool = False, image: int = 32
 ) -> Explained:
     """What a form does for a batch."""
-    rows = measure(form)
     folded = {instruction.out for instruction in form.program.fold}
-    pieces = -(-batch // form.chunk) if form.chunk else 1
-    axes = form.program.axes()
-    steps = tuple(_row(entry, axes, entry.instruction.out in folded) for entry in rows if _matters(entry))
-    run = total([entry for entry in rows if entry.instruction.out not in folded])
-    once = total([entry for entry in rows if entry.instruction.out in folded])
-    pixels = batch * image ** len(graph.kernel_size)
-    dense = prod(graph.dense_shape)
-    is_product = bool(graph.rules.layout) and not graph.of_role(Role.LOOKUP)
+    rows = [entry for entry in measure(form) if entry.instruction.is_shown and entry.work.written > 0]
+    steps = tuple(_row(entry, entry.instruction.out in folded) for entry in rows)
+    work = total(measure(form, batch=batch))
+    dense_work, dense_seconds = _dense(graph, batch, model, grad, image)
     return Explained(
         batch=batch,
         form=form.name,
         chunk=form.chunk,
-        macs=once.macs + pieces * run.macs,
-        dense_macs=pixels * dense if is_product else 0,
-        written=ITEM * (once.written + pieces * run.written),
+        macs=work.macs,
+        dense_macs=dense_work.macs,
+        written=ITEM * work.written,
         seconds=estimate(form, model, grad=grad, batch=batch),
-        dense_seconds=_dense_seconds(graph, batch, model, grad, image),
+        dense_seconds=dense_seconds,
         steps=steps,
     )
 
 
-def _matters(entry: Measured) -> bool:
-    return not isinstance(entry.instruction, (Fetch, Receive, Arrange, Kernel)) and entry.effort.written > 0
+def _row(entry: Measured, folded: bool) -> StepRow:
+    work = entry.work
+    words = entry.instruction.words(entry.read)
+    return StepRow(words, entry.shape, work.macs, work.elementwise, ITEM * work.written, folded)
 
 
-def _row(entry: Measured, axes: Mapping[str, Groups], folded: bool) -> StepRow:
-    effort = entry.effort
-    return StepRow(
-        _words(entry.instruction, axes), entry.shape, effort.macs, effort.elementwise, ITEM * effort.written, folded
-    )
-
-
-def _words(instruction: Instruction, axes: Mapping[str, Groups]) -> str:
-    """A step in the user's own names: what is left, and what is summed."""
-    if isinstance(instruction, Weight):
-        return "torch's own layer with the dense weight"
-    left = " ".join(label.lstrip("@#") for group in instruction.axes for label in group) or "1"
-    if isinstance(instruction, Matmul):
-        return f"{left}  <- sum over {_names(axes[instruction.left][-1])}"
-    if isinstance(instruction, Conv):
-        acting = f", taps of axes {list(instruction.spatial)}" if instruction.spatial else ""
-        return f"{left}  <- convolve over {_names(axes[instruction.weight][1])}{acting}"
-    return f"{left}  <- {type(instruction).__name__.lower()}"
-
-
-def _names(labels: Labels) -> str:
-    return " ".join(label.lstrip("@#") for label in labels) or "nothing"
-
-
-def _dense_seconds(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> float:
-    times = 3 if grad else 1
+def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> tuple[Work, float]:
+    """The work and the time of torch's own layer; nothing where torch has none."""
     if not graph.rules.layout:
-        return 0.0
-    out, inside, *taps = graph.dense_shape
-    if graph.kernel_size:
-        pixels = batch * image ** len(taps)
-        return times * model.conv(pixels * prod(graph.dense_shape), pixels * (out + inside), min(out, inside))
-    if graph.of_role(Role.LOOKUP):
-        return times * model.gather(batch * inside)
-    return times * model.matmul(1, batch, out, inside)
+        return Work(), 0.0
+    if graph.is_lookup:
+        return Work(), prices.gather(model, batch * graph.out_features, grad=grad)
+    call = dense_layer(graph.dense_shape)
+    before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
+    site = Site((), before, {**before, **call.lengths((), graph.window, before)})
+    return call.work(site), call.seconds(site, model, grad)
 
 
 def table(found: Explained) -> str:

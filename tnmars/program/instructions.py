@@ -1,32 +1,20 @@
-"""Plan to program: flat, typed instructions in the order in which they run, a verifier and a printer.
+"""The instructions of a program. The class of each is its row of the table: all that is known about it stands there.
 
-An instruction names the values it reads and says, for each axis of its result, which labels it holds. The part that
-depends on cores alone comes first, so that inference can run it once. Nothing here calls torch.
+A new instruction is a class here, with the methods of `tnmars.program.instruction.Instruction` that differ, and a
+function in `tnmars.program.emit` that writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, replace
 from math import prod
 
-from tnmars.plan.network import Labels, Network
-from tnmars.plan.steps import Convolve, Gather, Groups, Load, Multiply, Product, Spread, Step, Sum
-
-Name = str
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """What every instruction has: the value it makes and the labels on each of its axes."""
-
-    out: Name
-    axes: Groups
-
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return ()
+from tnmars.graph.window import Window
+from tnmars.plan import prices
+from tnmars.plan.cost import CostModel
+from tnmars.plan.network import TOKENS, Labels
+from tnmars.plan.steps import flat, runs, shape, volume
+from tnmars.program.instruction import Instruction, Name, Site, Sizes, Work, names
 
 
 @dataclass(frozen=True)
@@ -35,6 +23,21 @@ class Fetch(Instruction):
 
     cores: tuple[str, ...]
     has_ones: bool = False
+
+    is_leaf = True
+    is_shown = False
+
+    @property
+    def takes_cores(self) -> tuple[str, ...]:
+        return self.cores
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        if len(self.cores) == 1:
+            return 0.0
+        return prices.stack(model, prod(self.extents(site.after)), grad=grad)
+
+    def detail(self) -> str:
+        return " ".join(self.cores)
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,31 @@ class Scale(Instruction):
     gates: tuple[tuple[str, tuple[str, ...]], ...]
     """For each bond its label, empty where the core has dropped it because its size is 1, and the gate of each term."""
 
+    operands = ("source",)
+
     @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    def takes_gates(self) -> tuple[str, ...]:
+        return tuple(name for _, names in self.gates for name in names)
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        """Each bond's gates occur once, one for each of the stacked cores; a bond of size 1 may have no axis."""
+        core = read[0]
+        if not isinstance(core, Fetch) or self.axes != core.axes:
+            return False
+        gates = self.takes_gates
+        on_axes = all(not label or (label,) in core.axes for label, _ in self.gates)
+        return on_axes and len(set(gates)) == len(gates) == len(self.gates) * len(core.cores)
+
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(elementwise=out, written=out)
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        out = prod(self.extents(site.after))
+        return prices.elementwise(model, out, out, grad=grad)
+
+    def detail(self) -> str:
+        return f"{self.source} by {' '.join(self.takes_gates)}"
 
 
 @dataclass(frozen=True)
@@ -56,16 +81,38 @@ class Receive(Instruction):
 
     name: str
 
+    is_leaf = True
+    needs_input = True
+    is_shown = False
+
+    @property
+    def takes_inputs(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def detail(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class Arrange(Instruction):
-    """A value with its labels in another order or otherwise grouped into axes: a view where it can be."""
+    """A value with its labels in another order or grouped into other axes: a view where possible."""
 
     source: Name
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    operands = ("source",)
+    is_shown = False
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        return sorted(flat(self.axes)) == sorted(flat(read[0].axes))
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        order, groups = flat(site.read[0].axes), tuple(group for group in self.axes if group)
+        moved = prices.arrange(model, order, groups, site.after, grad=grad)
+        call = model.view_call * (2 if grad else 1) if prices.is_view(order, groups, site.after) else 0.0
+        return call + moved
+
+    def is_copy(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        return not runs(flat(read[0].axes), [group for group in self.axes if group], sizes)
 
 
 @dataclass(frozen=True)
@@ -75,9 +122,28 @@ class Matmul(Instruction):
     left: Name
     right: Name
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.left, self.right)
+    operands = ("left", "right")
+    may_sum = True
+    counts_grad = True
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        left, right = read[0].axes, read[1].axes
+        if not 2 <= len(left) <= len(right) <= 3:
+            return False
+        lead = right[:-2]
+        return left[:-2] in ((), lead) and left[-1] == right[-2] and self.axes == (*lead, left[-2], right[-1])
+
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(macs=out * volume(site.read[0].axes[-1], site.before), written=out)
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        left, right = (entry.extents(site.before) for entry in site.read)
+        price = prices.spread_product if len(left) < len(right) else prices.product
+        return price(model, prod(right[:-2]), left[-2], right[-1], left[-1], grad=grad)
+
+    def words(self, read: tuple[Instruction, ...]) -> str:
+        return f"{names(flat(self.axes)) or '1'}  <- sum over {names(read[0].axes[-1]) or 'nothing'}"
 
 
 @dataclass(frozen=True)
@@ -87,21 +153,24 @@ class Times(Instruction):
     left: Name
     right: Name
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.left, self.right)
+    operands = ("left", "right")
 
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        left, right = read[0].axes, read[1].axes
+        if not len(self.axes) == len(left) == len(right):
+            return False
+        return all(
+            axis == (one or two) and (one == two or not one or not two)
+            for axis, one, two in zip(self.axes, left, right, strict=True)
+        )
 
-@dataclass(frozen=True)
-class Total(Instruction):
-    """A value summed over some of its axes."""
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(elementwise=out, written=out)
 
-    source: Name
-    dims: tuple[int, ...]
-
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        read = site.entries(0) + site.entries(1)
+        return prices.elementwise(model, prod(self.extents(site.after)), read, grad=grad)
 
 
 @dataclass(frozen=True)
@@ -111,9 +180,40 @@ class Plus(Instruction):
     left: Name
     right: Name
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.left, self.right)
+    operands = ("left", "right")
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        return self.axes == read[0].axes == read[1].axes
+
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(elementwise=out, written=out)
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        read = site.entries(0) + site.entries(1)
+        return prices.elementwise(model, prod(self.extents(site.after)), read, grad=grad)
+
+
+@dataclass(frozen=True)
+class Total(Instruction):
+    """A value summed over some of its axes."""
+
+    source: Name
+    dims: tuple[int, ...]
+
+    operands = ("source",)
+    may_sum = True
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        source = read[0].axes
+        left = tuple(axis for at, axis in enumerate(source) if at not in self.dims)
+        return self.axes == left and len(left) + len(self.dims) == len(source)
+
+    def work(self, site: Site) -> Work:
+        return Work(elementwise=site.entries(0), written=prod(self.extents(site.after)))
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        return prices.total(model, site.entries(0), prod(self.extents(site.after)), grad=grad)
 
 
 @dataclass(frozen=True)
@@ -123,9 +223,25 @@ class Rows(Instruction):
     source: Name
     labels: Labels
 
+    operands = ("source",)
+    needs_input = True
+
     @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    def looks_up(self) -> Labels:
+        return self.labels
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        table = read[0].axes
+        return table[:1] == (self.labels,) and self.axes == ((TOKENS,), *table[1:])
+
+    def summed(self, read: tuple[Instruction, ...]) -> Labels:
+        return tuple(label for label in super().summed(read) if label not in self.labels)
+
+    def work(self, site: Site) -> Work:
+        return Work(written=prod(self.extents(site.after)))
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        return prices.gather(model, prod(self.extents(site.after)), grad=grad)
 
 
 @dataclass(frozen=True)
@@ -137,9 +253,16 @@ class Weight(Instruction):
     """The real length of each axis of the source."""
     shape: tuple[int, ...]
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    operands = ("source",)
+    is_shown = False
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        lengths = shape(self.axes, sizes)
+        is_kept = len(self.keep) == len(lengths) and all(map(int.__le__, self.keep, lengths))
+        return self.axes == read[0].axes and is_kept and prod(self.keep) == prod(self.shape)
+
+    def extents(self, sizes: Sizes) -> tuple[int, ...]:
+        return self.shape
 
 
 @dataclass(frozen=True)
@@ -149,9 +272,12 @@ class Kernel(Instruction):
     source: Name
     taps: tuple[int, ...]
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source,)
+    operands = ("source",)
+    is_shown = False
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        is_matrix = self.axes == read[0].axes and len(self.axes) == 2
+        return is_matrix and volume(self.axes[1], sizes) % prod(self.taps) == 0
 
 
 @dataclass(frozen=True)
@@ -164,194 +290,89 @@ class Conv(Instruction):
     spatial: tuple[int, ...]
     """The spatial axes whose taps are summed here, or none: then it is pointwise."""
 
-    @property
-    def reads(self) -> tuple[Name, ...]:
-        return (self.source, self.weight)
+    operands = ("source", "weight")
+    may_sum = True
+
+    def _groups(self, read: tuple[Instruction, ...]) -> Labels:
+        """The labels of channels that are kept: they are on the image and on the rows of the kernel."""
+        return tuple(label for label in read[1].axes[0] if label in read[0].axes[1])
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        """The groups' labels come first on both, then those that are summed; what the kernel has beyond are taps."""
+        source, kernel = read
+        if not isinstance(kernel, Kernel) or len(source.axes) < 3:
+            return False
+        lead, inside, *places = source.axes
+        columns, summed = kernel.axes
+        groups = tuple(label for label in inside if label not in summed)
+        depth, taps = summed[: len(inside) - len(groups)], summed[len(inside) - len(groups) :]
+        return (
+            self.axes == (lead, columns, *places)
+            and inside == (*groups, *depth)
+            and columns[: len(groups)] == groups
+            and self.groups == volume(groups, sizes)
+            and volume(taps, sizes) == prod(kernel.taps)
+            and all(count == 1 or axis in self.spatial for axis, count in enumerate(kernel.taps))
+            and (not self.spatial or len(kernel.taps) == len(places))
+        )
+
+    def lengths(self, read: tuple[Instruction, ...], window: Window, sizes: Sizes) -> dict[str, int]:
+        places = [self.axes[2 + axis] for axis in self.spatial]
+        return {
+            label: window.out_length(sizes[label], axis) for axis, (label,) in zip(self.spatial, places, strict=True)
+        }
+
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(macs=out * volume(site.read[1].axes[1], site.before), written=out)
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        rows, inside = shape(site.read[1].axes, site.before)
+        depth = volume(site.read[0].axes[1], site.before) // self.groups
+        out, channels = prod(self.extents(site.after)), min(depth, rows // self.groups)
+        return prices.convolution(model, out, site.entries(0), rows * inside, inside, channels, grad=grad)
+
+    def resized(self, read: tuple[Instruction, ...], sizes: Sizes) -> Instruction:
+        return replace(self, groups=volume(self._groups(read), sizes))
+
+    def detail(self) -> str:
+        return f"{super().detail()} groups={self.groups} axes={list(self.spatial)}"
+
+    def words(self, read: tuple[Instruction, ...]) -> str:
+        acting = f", taps of axes {list(self.spatial)}" if self.spatial else ""
+        return f"{names(flat(self.axes)) or '1'}  <- convolve over {names(read[1].axes[1]) or 'nothing'}{acting}"
 
 
 @dataclass(frozen=True)
-class Program:
-    """Instructions that run once for given cores, those that run for every input, and the value at the end."""
+class Dense(Instruction):
+    """The call of torch's own layer with a dense weight. A frame makes it; no program lists it.
 
-    fold: tuple[Instruction, ...]
-    run: tuple[Instruction, ...]
-    result: Name
-    sizes: tuple[tuple[str, int], ...]
-    dynamic: frozenset[str]
+    Its axes are the batch and, for a convolution, the spatial axes; channels are those of the weight.
+    """
 
-    @property
-    def parts(self) -> tuple[Name, ...]:
-        """The folded values that `run` (or the result) needs, in the order in which they are made."""
-        made = {instruction.out for instruction in self.fold}
-        used = {name for instruction in self.run for name in instruction.reads} | {self.result}
-        return tuple(instruction.out for instruction in self.fold if instruction.out in made & used)
+    weight_shape: tuple[int, ...]
+    """The shape of the weight in torch's layout."""
 
-    @property
-    def instructions(self) -> tuple[Instruction, ...]:
-        return (*self.fold, *self.run)
+    is_stored = False
 
-    def axes(self) -> dict[Name, Groups]:
-        return {instruction.out: instruction.axes for instruction in self.instructions}
+    def extents(self, sizes: Sizes) -> tuple[int, ...]:
+        batch, *places = shape(self.axes, sizes)
+        return (batch, self.weight_shape[0], *places)
 
-    def __str__(self) -> str:
-        lines = [line for title, part in (("fold", self.fold), ("run", self.run)) for line in _section(title, part)]
-        return "\n".join([*lines, f"  -> {self.result}"])
+    def lengths(self, read: tuple[Instruction, ...], window: Window, sizes: Sizes) -> dict[str, int]:
+        return {label: window.out_length(sizes[label], axis) for axis, (label,) in enumerate(self.axes[1:])}
 
+    def work(self, site: Site) -> Work:
+        out = prod(self.extents(site.after))
+        return Work(macs=out * prod(self.weight_shape[1:]), written=out)
 
-def _section(title: str, part: Sequence[Instruction]) -> list[str]:
-    return [f"{title}:", *(f"  {describe(instruction)}" for instruction in part)] if part else []
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        rows, columns, *_ = self.weight_shape
+        if len(self.axes) == 1:
+            return prices.product(model, 1, volume(self.axes[0], site.before), rows, columns, grad=grad)
+        source = columns * volume(flat(self.axes), site.before)
+        out, inside = prod(self.extents(site.after)), prod(self.weight_shape[1:])
+        return prices.convolution(model, out, source, rows * inside, inside, min(rows, columns), grad=grad)
 
-
-def describe(instruction: Instruction) -> str:
-    """An instruction on one line: value, axes, operation, operands."""
-    axes = ", ".join("·".join(group) or "1" for group in instruction.axes)
-    what = " ".join(instruction.reads)
-    if isinstance(instruction, Fetch):
-        what = " ".join(instruction.cores)
-    elif isinstance(instruction, Receive):
-        what = instruction.name
-    elif isinstance(instruction, Scale):
-        what += " by " + " ".join(name for _, names in instruction.gates for name in names)
-    elif isinstance(instruction, Conv):
-        what += f" groups={instruction.groups} axes={list(instruction.spatial)}"
-    return f"{instruction.out:<4} [{axes}] = {type(instruction).__name__.lower()} {what}"
-
-
-@dataclass
-class Lowering:
-    """Turns steps into instructions, each value once."""
-
-    network: Network
-    prefix: str = ""
-    made: list[Instruction] = field(default_factory=list)
-    fixed: set[Name] = field(default_factory=set)
-    _values: dict[object, Name] = field(default_factory=dict)
-
-    def lower(self, step: Step) -> Name:
-        """The name of the value of a step, whose instructions are added where they are not there yet."""
-        if step in self._values:
-            return self._values[step]
-        if isinstance(step, Load):
-            name = self._load(step)
-        elif isinstance(step, Product):
-            name = self._product(step)
-        elif isinstance(step, Spread):
-            name = self._spread(step)
-        elif isinstance(step, Multiply):
-            name = self._multiply(step)
-        elif isinstance(step, Sum):
-            source = self.arrange(self.lower(step.source), tuple((label,) for label in step.source.order))
-            dims = tuple(at for at, label in enumerate(step.source.order) if label in step.summed)
-            name = self._add(Total(self._next(), tuple((label,) for label in step.order), source, dims))
-        elif isinstance(step, Gather):
-            rest = tuple(label for label in step.source.order if label not in step.rows)
-            table = self.arrange(self.lower(step.source), (step.rows, rest))
-            name = self._add(Rows(self._next(), ((step.token,), rest), table, step.rows), fixed=False)
-        else:
-            name = self._convolve(step)
-        self._values[step] = name
-        return name
-
-    def arrange(self, source: Name, axes: Groups) -> Name:
-        """The value with these axes: itself where it has them already."""
-        if self._axes(source) == axes:
-            return source
-        key = (source, axes)
-        if key not in self._values:
-            self._values[key] = self._add(Arrange(self._next(), axes, source))
-        return self._values[key]
-
-    def _load(self, step: Load) -> Name:
-        leaf = self.network.leaves[step.leaf]
-        axes = tuple((label,) for label in step.order)
-        if leaf.is_core:
-            return self._add(Fetch(self._next(), axes, leaf.names, leaf.has_ones), fixed=True)
-        return self._add(Receive(self._next(), leaf.axes, leaf.names[0]), fixed=False)
-
-    def _product(self, step: Product) -> Name:
-        lead = (step.batch,) if step.batch else ()
-        left = self.arrange(self.lower(step.left), (*lead, step.rows, step.depth))
-        right = self.arrange(self.lower(step.right), (*lead, step.depth, step.columns))
-        return self._add(Matmul(self._next(), (*lead, step.rows, step.columns), left, right))
-
-    def _spread(self, step: Spread) -> Name:
-        left = self.arrange(self.lower(step.left), (step.rows, step.depth))
-        right = self.arrange(self.lower(step.right), (step.lead, step.depth, step.columns))
-        return self._add(Matmul(self._next(), (step.lead, step.rows, step.columns), left, right))
-
-    def _multiply(self, step: Multiply) -> Name:
-        """Neighbouring labels that both operands have, or lack, alike share an axis."""
-        extra = tuple(label for label in step.right.order if label not in step.left.order)
-        order = (*step.left.order, *extra)
-        states = {label: (label in step.left.order, label in step.right.order, label in step.summed) for label in order}
-        axes = [tuple(run) for _, run in groupby(order, key=states.__getitem__)]
-        left = self.arrange(self.lower(step.left), tuple(axis if states[axis[0]][0] else () for axis in axes))
-        right = self.arrange(self.lower(step.right), tuple(axis if states[axis[0]][1] else () for axis in axes))
-        name = self._add(Times(self._next(), tuple(axes), left, right))
-        dims = tuple(at for at, axis in enumerate(axes) if axis[0] in step.summed)
-        if not dims:
-            return name
-        return self._add(Total(self._next(), tuple(axis for at, axis in enumerate(axes) if at not in dims), name, dims))
-
-    def _convolve(self, step: Convolve) -> Name:
-        channels = (*step.batch, *step.columns)
-        if step.taps:
-            inside: Groups = tuple((label,) for label in step.before)
-            kernel = tuple(size if axis in step.axes else 1 for axis, size in enumerate(self.network.kernel))
-        else:
-            inside = ((*step.rest, *step.before),)
-            kernel = (1,) if step.batch else ()
-        flat = self.arrange(self.lower(step.left), (channels, (*step.depth, *step.taps)))
-        weight = self._add(Kernel(self._next(), (channels, (*step.depth, *step.taps)), flat, kernel))
-        source = self.arrange(self.lower(step.right), (step.lead, (*step.batch, *step.depth), *inside))
-        count = prod(self.network.size[label] for label in step.batch)
-        return self._add(Conv(self._next(), (step.lead, channels, *inside), source, weight, count, step.axes))
-
-    def _axes(self, name: Name) -> Groups:
-        return next(instruction.axes for instruction in reversed(self.made) if instruction.out == name)
-
-    def _next(self) -> Name:
-        return f"{self.prefix}v{len(self.made)}"
-
-    def _add(self, instruction: Instruction, fixed: bool | None = None) -> Name:
-        self.made.append(instruction)
-        if fixed if fixed is not None else all(name in self.fixed for name in instruction.reads):
-            self.fixed.add(instruction.out)
-        return instruction.out
-
-
-def lower(
-    networks: Sequence[Network],
-    steps: Sequence[Step],
-    axes: Groups,
-    weight: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
-) -> Program:
-    """The program of a sum of contractions, with these axes; of a dense weight, cut and shaped as `weight` says."""
-    made: list[Instruction] = []
-    fixed: set[Name] = set()
-    total: Name | None = None
-    for at, (network, step) in enumerate(zip(networks, steps, strict=True)):
-        lowering = Lowering(network, f"{chr(97 + at % 26)}{at // 26 or ''}" if len(networks) > 1 else "")
-        name = lowering.arrange(lowering.lower(step), axes)
-        made += lowering.made
-        fixed |= lowering.fixed
-        if total is not None:
-            both = Plus(f"s{at}", axes, total, name)
-            made.append(both)
-            fixed |= {both.out} if total in fixed and name in fixed else set()
-            name = both.out
-        total = name
-    assert total is not None
-    if weight[1]:
-        last = Weight("w", axes, total, *weight)
-        made.append(last)
-        fixed.add(last.out)
-        total = last.out
-    first = networks[0]
-    return Program(
-        tuple(instruction for instruction in made if instruction.out in fixed),
-        tuple(instruction for instruction in made if instruction.out not in fixed),
-        total,
-        tuple(sorted({pair for network in networks for pair in network.sizes})),
-        first.dynamic,
-    )
+    def words(self, read: tuple[Instruction, ...]) -> str:
+        return "torch's own layer with the dense weight"

@@ -17,8 +17,8 @@ from tnmars.graph.counts import count as counted
 from tnmars.layer.module import TNModule
 from tnmars.plan.network import BATCH, TOKENS
 from tnmars.plan.network import data as data_axis
-from tnmars.program.candidates import Form
 from tnmars.program.explain import explain
+from tnmars.program.form import Form
 from tnmars.reporting.about import settings, versions
 from tnmars.reporting.bonds import bonds
 from tnmars.reporting.gates import threshold

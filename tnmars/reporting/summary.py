@@ -18,7 +18,7 @@ from tnmars.graph.counts import Count, count
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule, layers
-from tnmars.program.expected import evaluate, mac_terms, parameter_terms
+from tnmars.program.expected import evaluate, parameter_terms
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _layer(name: str, layer: TNModule) -> LayerSummary:
     graph = layer.graph
     sizes = {bond: edge.size for bond, edge in graph.bonds.items()}
     live = {**sizes, **_live(layer)}
-    macs = mac_terms(graph, layer.plan("infer", layer.nominal)) if graph.terms else ()
+    macs = layer.mac_terms()
     left = [term.name for term in graph.terms if all(live[graph.qualified(term, bond.name)] for bond in term.bonds)]
     numbers = count(graph)
     return LayerSummary(

@@ -20,9 +20,9 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Role
 from tnmars.graph.counts import count
 from tnmars.layer.module import Shell, TNModule, code, layers
-from tnmars.program.candidates import Form
-from tnmars.program.choice import frozen
+from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
+from tnmars.program.form import Form
 from tnmars.pruning.prune_model import prune
 from tnmars.timing.tuning import fastest_frozen
 
@@ -125,7 +125,7 @@ def frozen_layer(
         return FrozenTensor(layer)
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
-    ranked = frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
     if not tune:
         return FrozenLayer(layer, ranked[0])
     return FrozenLayer(layer, fastest_frozen(layer.graph, ranked, **sizes, device=layer.device, dtype=layer.dtype))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import code
-from tnmars.program.candidates import Form
-from tnmars.program.choice import fitting, peak
+from tnmars.program.choice import within_memory
+from tnmars.program.form import Form, peak
 from tnmars.timing.clock import SLOW, Action, in_turns, inference, training_step
 
 CANDIDATES = 6
@@ -129,12 +129,12 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
         actions, rounds=ROUNDS, budget=BUDGET / len(actions), least=1, behind=BEHIND, device=place["device"]
     )
     first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
-    return min(first, key=lambda form: peak(form, batch))
+    return min(first, key=lambda form: peak(form))
 
 
 def fastest_frozen(
     graph: Graph, forms: Sequence[Form], batch: int, image: int, *, device: torch.device, dtype: torch.dtype
 ) -> Form:
     """The form that is fastest at inference with folded cores, of those whose memory is in proportion."""
-    close = fitting(graph, forms, batch, image)
+    close = within_memory(graph, forms, batch, image)
     return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype)

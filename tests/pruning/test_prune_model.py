@@ -1,0 +1,400 @@
+"""The library's promise: running with a hard mask equals pruning, then running. And what follows a cut."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import Given, inputs_of, lowrank, mask_of, set_gates
+from oracle import compiled, error, problem
+from strategies import cases, graphs, keeps
+from torch import nn
+
+import tnmars
+from tnmars import Mars
+from tnmars.graph import Graph
+from tnmars.graph.rewrite import drop_ones, merge, mergeable, prune
+from tnmars.pruning.follow import cores_after
+
+Keep = dict[str, tuple[int, ...]]
+
+
+@st.composite
+def cuts(draw: st.DrawFn, least: int = 1) -> tuple[Graph, Keep]:
+    """A graph, and what to keep of its bonds."""
+    graph = draw(graphs(bonded=True, terms=3))
+    return graph, draw(keeps(graph, least=least))
+
+
+# --- masked equals pruned --------------------------------------------------------------------------------------------
+
+
+@given(cuts(), st.sampled_from([0, 1, 17]), st.integers(0, 2**20))
+@settings(max_examples=cases(5000), deadline=None)
+def test_masked_equals_pruned(cut: tuple[Graph, Keep], batch: int, seed: int) -> None:
+    graph, kept = cut
+    masked = compiled(graph, batch=max(batch, 1), dtype=torch.float64, selector=Given()).eval()
+    task = problem(graph, batch, seed)
+    oracle.load(masked, task, strict=False)
+    set_gates(masked, {name: mask_of(kept[name], bond.size) for name, bond in graph.bonds.items()})
+    assert tnmars.keep(masked) == {"": kept}
+    small, cut_here = tnmars.prune(masked), copy.deepcopy(masked)
+    tnmars.prune_(cut_here)
+    for layer in (small, cut_here):
+        held = {name: tuple(value.shape) for name, value in layer.named_parameters() if name.startswith("cores.")}
+        assert held == {f"cores.{name}": shape for name, shape in layer.graph.cores.items()}
+    for dtype, room in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        inputs = [value.detach().to(dtype) if value.is_floating_point() else value for value in task.inputs]
+        wanted = masked.to(dtype)(*inputs)
+        assert error(small.to(dtype)(*inputs), wanted) <= room
+        assert error(cut_here.to(dtype)(*inputs), wanted) <= room
+
+
+@given(cuts(least=0), st.integers(0, 2**20))
+@settings(max_examples=cases(1000), deadline=None)
+def test_a_bond_that_keeps_nothing_removes_its_term(cut: tuple[Graph, Keep], seed: int) -> None:
+    graph, kept = cut
+    layer = compiled(graph, batch=3, dtype=torch.float64)
+    task = problem(graph, 3, seed)
+    oracle.load(layer, task)
+    masks = {name: mask_of(kept[name], bond.size).numpy() for name, bond in graph.bonds.items()}
+    whole = torch.tensor(
+        oracle.tensor(graph, {name: core.detach().numpy() for name, core in task.cores.items()}, masks)
+    )
+    small = tnmars.prune(layer, {"": kept})
+    wanted = oracle.layer(graph, oracle.dense(graph, whole), task.bias, *task.inputs)
+    assert error(small(*task.inputs), wanted) <= 1e-10
+    empty = [term for term in graph.terms if any(not kept[graph.qualified(term, bond.name)] for bond in term.bonds)]
+    assert len(small.graph.terms) == len(graph.terms) - len(empty)
+
+
+@given(cuts(), st.data())
+@settings(max_examples=cases(1000), deadline=None)
+def test_pruning_twice_is_pruning_once(cut: tuple[Graph, Keep], data: st.DataObject) -> None:
+    graph, first = cut
+    once = prune(graph, first)
+    second = data.draw(keeps(once.graph))
+    was = dict(once.bonds)
+    twice = prune(once.graph, second)
+    composed = {was[now]: tuple(first[was[now]][index] for index in second[now]) for now in second}
+    straight = prune(graph, {**first, **composed})
+    assert straight.graph == twice.graph
+    cores = {name: torch.randn(shape) for name, shape in graph.cores.items()}
+    stepwise = cores_after(twice, cores_after(once, cores))
+    for name, value in cores_after(straight, cores).items():
+        assert torch.equal(value, stepwise[name])
+
+
+@given(graphs(bonded=True, terms=2), st.integers(0, 2**20), st.data())
+@settings(max_examples=cases(1000), deadline=None)
+def test_mergers_and_dropped_bonds_keep_the_weight(graph: Graph, seed: int, data: st.DataObject) -> None:
+    cores = {name: value.detach() for name, value in problem(graph, 1, seed).cores.items()}
+    wanted = oracle.tensor(graph, {name: value.numpy() for name, value in cores.items()})
+    rewrite = drop_ones(graph)
+    cores = cores_after(rewrite, cores)
+    assert all(bond.size > 1 for bond in rewrite.graph.bonds.values())
+    graph = rewrite.graph
+    while len(graph.terms[0].cores) > 1:
+        first, second = data.draw(st.permutations([core.name for core in graph.terms[0].cores]))[:2]
+        rewrite = merge(graph, graph.terms[0].name, first, second)
+        graph, cores = rewrite.graph, cores_after(rewrite, cores)
+        found = oracle.tensor(graph, {name: value.numpy() for name, value in cores.items()})
+        assert error(torch.tensor(found), torch.tensor(wanted)) <= 1e-12
+
+
+@given(graphs(bonded=True))
+@settings(max_examples=cases(400), deadline=None)
+def test_mergers_that_are_proposed_save_numbers(graph: Graph) -> None:
+    before = tnmars.count(graph).cores
+    for term, first, second, saved in mergeable(graph):
+        assert tnmars.count(merge(graph, term, first, second).graph).cores == before - saved < before
+
+
+def test_a_narrow_neck_is_merged_away() -> None:
+    """Two cores whose bond is wider than either can use: one core is smaller and faster."""
+    graph = tnmars.network(
+        "linear", "A[i,r] B[r,o,s] C[s,j]", inputs=dict(i=4, j=3), outputs=dict(o=16), bonds=dict(r=8, s=6)
+    )
+    layer = compiled(graph, batch=16, selector=Given(), dtype=torch.float64)
+    set_gates(layer, {"r": torch.ones(8), "s": torch.ones(6)})
+    small = tnmars.prune(layer)
+    assert tnmars.count(small.graph).cores < tnmars.count(graph).cores
+    assert len(tnmars.prune(layer, simplify=False).graph.cores) == 3
+    x = torch.randn(5, 12, dtype=torch.float64)
+    assert error(small(x), layer.eval()(x)) <= 1e-12
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_the_pruned_graph_tells_where_it_comes_from(tmp_path) -> None:
+    layer = lowrank(Mars(pi=0.1, alpha=-1.0))
+    set_gates(layer, {"r": torch.tensor([1.0, -1.0, 2.0, -3.0])})
+    small = tnmars.prune(layer, step=7)
+    origin = small.graph.origin
+    assert origin["sizes"] == {"r": 4} and origin["step"] == 7 and origin["selector"]["pi"] == 0.1
+    tnmars.save_spec(small.graph, tmp_path / "pruned.yaml")
+    again = tnmars.load(tmp_path / "pruned.yaml")
+    assert again == small.graph and again.origin == origin
+    twice = tnmars.prune(compiled(again, selector=Given()), {"": {"r": (0,)}})
+    assert twice.graph.origin["first"] == {"r": 4} and twice.graph.origin["sizes"] == {"r": 2}
+    assert twice.graph.origin["cuts"] == 2 and not twice.graph.bonds
+
+
+def test_a_model_without_gates_is_not_silently_left_alone() -> None:
+    with pytest.raises(tnmars.TnmarsError, match=r"no layer of the model has gates\. Nothing was changed"):
+        tnmars.prune(nn.Sequential(lowrank()))
+
+
+def test_keep_is_checked() -> None:
+    layer = lowrank()
+    with pytest.raises(tnmars.TnmarsError, match="keep names layer 'fc', which is no compiled layer"):
+        tnmars.prune(nn.Sequential(layer), {"fc": {}})
+    with pytest.raises(tnmars.GraphError, match="keep names bond 's', which the graph does not have"):
+        tnmars.prune(layer, {"": {"s": (0,)}})
+    for wrong in ((1, 0), (4,), (-1,), (0, 0)):
+        with pytest.raises(tnmars.GraphError, match="Indices rise, from 0 to 3"):
+            tnmars.prune(layer, {"": {"r": wrong}})
+
+
+def test_min_keep() -> None:
+    for least, wanted in ((0, ()), (1, (2,)), (3, (0, 2, 3))):
+        layer = lowrank(Mars(min_keep=least))
+        set_gates(layer, {"r": torch.tensor([-2.0, -9.0, -1.0, -3.0])})
+        assert tnmars.keep(layer) == {"": {"r": wanted}}
+        assert [index for index, gate in enumerate(layer.eval().gate_values()["r"]) if gate] == list(wanted)
+    empty = tnmars.prune(lowrank(Mars(alpha=-5.0, min_keep=0)))
+    x = torch.randn(2, 6, dtype=torch.float64)
+    assert error(empty(x), empty.bias.expand(2, 5)) == 0
+    assert not empty.graph.terms
+
+
+def test_the_model_given_is_left_alone() -> None:
+    model = nn.Sequential(lowrank(Mars(alpha=-5.0)), nn.Linear(5, 2).double())
+    before = copy.deepcopy(model.state_dict())
+    tnmars.prune(model)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+# --- the optimiser follows -------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "adam": lambda groups: torch.optim.Adam(groups, amsgrad=True),
+    "adamw": lambda groups: torch.optim.AdamW(groups, weight_decay=0.1),
+    "sgd": lambda groups: torch.optim.SGD(groups, momentum=0.9, nesterov=True),
+}
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int) -> list[float]:
+    random = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(7, 6, dtype=torch.float64, generator=random)
+        loss = (model(x) - x.sum(-1, keepdim=True)).square().mean()
+        (loss + tnmars.penalty(model) / 100).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("kept", [(1, 2), (0, 3), (2,)])
+def test_training_goes_on_as_with_frozen_hard_masks(name: str, kept: tuple[int, ...]) -> None:
+    """Ten steps after `prune_` equal those of the masked model whose gates stay 0 and 1."""
+    torch.manual_seed(1)
+    layer = lowrank(Given())
+    masked = nn.Sequential(layer, nn.Linear(5, 1).double())
+    set_gates(layer, {"r": torch.ones(4)})
+    groups = [
+        {"params": [*layer.cores.parameters(), layer.bias], "lr": 1e-2},
+        {"params": list(masked[1].parameters()), "lr": 3e-2},
+        {"params": layer.logits(), "lr": 0.0, "weight_decay": 0.0},
+    ]
+    optimizer = OPTIMIZERS[name](groups)
+    train(masked, optimizer, 5, 0)
+    set_gates(layer, {"r": mask_of(kept, 4)})
+    pruned = copy.deepcopy(masked)
+    again = OPTIMIZERS[name](
+        [
+            {"params": [*pruned[0].cores.parameters(), pruned[0].bias], "lr": 1e-2},
+            {"params": list(pruned[1].parameters()), "lr": 3e-2},
+            {"params": pruned[0].logits(), "lr": 0.0, "weight_decay": 0.0},
+        ]
+    )
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    tnmars.prune_(pruned, again)
+    for group in again.param_groups:
+        for value in group["params"]:
+            for key, state in again.state[value].items():
+                assert key == "step" or state.shape == value.shape
+    held = {id(value) for group in again.param_groups for value in group["params"]}
+    assert held == {id(value) for value in pruned.parameters()}
+    assert len(again.state) == len(held)
+    wanted, found = train(masked, optimizer, 10, 1), train(pruned, again, 10, 1)
+    assert max(map(abs, np.subtract(found, wanted))) <= 1e-6
+    assert wanted[-1] != wanted[0]
+    x = torch.randn(7, 6, dtype=torch.float64)
+    assert error(pruned(x), masked.eval()(x)) <= 1e-6
+
+
+def test_prune_in_place_keeps_gates_if_asked() -> None:
+    layer = lowrank(Mars())
+    schedule = tnmars.MaskSchedule(layer, 10)
+    optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+    train(layer, optimizer, 2, 0)
+    set_gates(layer, {"r": torch.tensor([1.0, -1.0, 2.0, -3.0])})
+    noise = layer.masks.noise.clone()
+    tnmars.prune_(layer, optimizer, keep_gates=True)
+    assert layer.logits()[0].tolist() == [1.0, 2.0] and torch.equal(layer.masks.noise, noise[[0, 2]])
+    assert optimizer.state[layer.logits()[0]]["exp_avg"].shape == (2,)
+    schedule.step()
+    train(layer, optimizer, 2, 1)
+    assert layer.graph.bonds["r"].size == 2
+
+
+def pair() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(lowrank(Mars()), nn.ReLU(), nn.Linear(5, 6).double(), lowrank(Mars()))
+
+
+def test_all_is_checked_before_anything_is_changed() -> None:
+    model = pair()
+    optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=1e-2))
+    before = [value.shape for value in model.parameters()]
+    with pytest.raises(tnmars.GraphError):
+        tnmars.prune_(model, optimizer, {"0": {"r": (0, 1)}, "3": {"r": (9,)}})
+    assert [value.shape for value in model.parameters()] == before
+    held = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    assert held == {id(value) for value in model.parameters()}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_cores_that_layers_share_stay_shared(in_place: bool) -> None:
+    model = pair()
+    model[3].cores.put("A", model[0].cores.get("A"))
+    optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=1e-2))
+    kept = {"0": {"r": (0, 2)}, "3": {"r": (0, 2)}}
+    if in_place:
+        tnmars.prune_(model, optimizer, kept)
+        held = [value for group in optimizer.param_groups for value in group["params"]]
+        assert {id(value) for value in held} == {id(value) for value in model.parameters()}
+        assert len(held) == len({id(value) for value in held})
+    else:
+        model = tnmars.prune(model, kept)
+    assert model[3].cores.get("A") is model[0].cores.get("A")
+
+
+def test_shared_cores_are_not_cut_differently() -> None:
+    model = pair()
+    model[3].cores.put("A", model[0].cores.get("A"))
+    with pytest.raises(tnmars.TnmarsError, match=r"cut differently\. Nothing was changed"):
+        tnmars.prune_(model, None, {"0": {"r": (0, 2)}, "3": {"r": (0, 1)}})
+    assert model[0].graph.bonds["r"].size == 4
+
+
+def test_what_is_not_trained_stays_so() -> None:
+    model = pair()
+    model[0].cores.get("A").requires_grad_(False)
+    model[0].logits()[0].requires_grad_(False)
+    tnmars.prune_(model, keep={"0": {"r": (0, 2)}}, keep_gates=True)
+    assert not model[0].cores.get("A").requires_grad and not model[0].logits()[0].requires_grad
+    assert model[0].cores.get("B").requires_grad and model[3].logits()[0].requires_grad
+
+
+def test_an_optimizer_whose_state_cannot_follow_is_told() -> None:
+    layer = lowrank(Mars())
+    optimizer = torch.optim.Adafactor(layer.parameters(), lr=1e-2)
+    (layer(torch.randn(7, 6, dtype=torch.float64)).sum() + tnmars.penalty(layer)).backward()
+    optimizer.step()
+    with pytest.raises(tnmars.TnmarsError, match=r"Adafactor keeps .* Nothing was changed"):
+        tnmars.prune_(layer, optimizer, {"": {"r": (0,)}})
+    assert layer.graph.bonds["r"].size == 4
+
+
+def test_cutting_draws_no_random_number() -> None:
+    layer = lowrank(Mars())
+    state = torch.get_rng_state()
+    tnmars.prune_(layer, keep={"": {"r": (0, 2)}}, keep_gates=True)
+    tnmars.prune(layer)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_many_cuts_leave_a_file_that_can_be_read(tmp_path) -> None:
+    graph = tnmars.network("linear", "A[i,r] B[r,o]", inputs=dict(i=6), outputs=dict(o=5), bonds=60)
+    layer = compiled(graph, selector=Mars())
+    for size in range(59, 19, -1):
+        tnmars.prune_(layer, keep={"": {"r": range(size)}}, keep_gates=True)
+    tnmars.prune_(layer, keep={"": {"r": range(20)}}, keep_gates=True)
+    tnmars.save_spec(layer.graph, tmp_path / "pruned.yaml")
+    origin = tnmars.load(tmp_path / "pruned.yaml").origin
+    assert origin["first"] == {"r": 60} and origin["sizes"] == {"r": 21} and origin["cuts"] == 40
+
+
+def test_pruning_in_warm_up_is_told() -> None:
+    layer = lowrank(Mars())
+    tnmars.MaskSchedule(layer, 10, warmup_steps=5)
+    with pytest.warns(UserWarning, match="warm-up is on, so every slice is kept"):
+        tnmars.prune(layer)
+
+
+def test_slices_are_numbers() -> None:
+    for wrong in ([False, True], [0.9, 1.2], ["0"]):
+        with pytest.raises(tnmars.GraphError, match="It lists the numbers of slices"):
+            tnmars.prune(lowrank(), {"": {"r": wrong}})
+
+
+def test_a_layer_that_is_used_twice_has_two_names() -> None:
+    layer = lowrank()
+    model = nn.ModuleDict({"a": layer, "b": layer})
+    small = tnmars.prune(model, {"b": {"r": (0,)}})
+    assert small["a"] is small["b"] and not small["a"].graph.bonds
+
+
+def test_models_pruned_twice_are_models_pruned_once() -> None:
+    """With gates, noise and an optimiser: the second cut finds all in its place."""
+    results = []
+    for keeps_ in ([(0, 1, 3), (0, 2)], [(0, 3)]):
+        torch.manual_seed(0)
+        layer = lowrank(Mars())
+        optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+        train(layer, optimizer, 3, 0)
+        for kept in keeps_:
+            tnmars.prune_(layer, optimizer, {"": {"r": kept}}, keep_gates=True)
+        schedule = tnmars.MaskSchedule(layer, 10, seed=1)
+        losses = train(layer, optimizer, 5, 1)
+        schedule.step()
+        results.append([*losses, *(value.detach().sum().item() for value in layer.parameters())])
+    assert results[0] == results[1]
+
+
+def test_gradients_follow_too() -> None:
+    layer = lowrank(Mars(alpha=5.0))
+    (layer(torch.randn(7, 6, dtype=torch.float64)).sum()).backward()
+    slope = layer.cores.get("A").grad.clone()
+    tnmars.prune_(layer, keep={"": {"r": (0, 2)}})
+    assert torch.equal(layer.cores.get("A").grad, slope[:, [0, 2]])
+
+
+@pytest.mark.parametrize("name", ["tt_linear", "tucker2_conv", "odd_two_terms", "btd_linear", "tt_embedding"])
+def test_specs_are_pruned_trained_and_pruned_again(name: str) -> None:
+    torch.manual_seed(0)
+    layer = compiled(oracle.spec(name), batch=2, selector=Mars(spread=2.0), dtype=torch.float64)
+    inputs = inputs_of(layer.graph, 2, torch.float64)
+    for _ in range(2):
+        tnmars.prune_(layer, keep_gates=True)
+        before = layer.eval()(*inputs)
+        small = tnmars.prune(layer)
+        assert error(small(*inputs), before) <= 1e-10
+        again = compiled(tnmars.loads(tnmars.dump(small.graph)), batch=2, dtype=torch.float64)
+        again.load_state_dict(small.state_dict())
+        assert error(again(*inputs), before) <= 1e-10
+        layer.train()(*inputs).sum().backward()
+        with torch.no_grad():
+            for logits in layer.logits():
+                logits.normal_(0, 2)

@@ -1,0 +1,340 @@
+"""Inference with given cores: `freeze` and `cached` compute the same, ship what they may, and keep to themselves."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import CONV, EXACT, LINEAR, SKIPPED, TABLE, TENSOR, every_kind, inputs_of
+from strategies import cases, graphs
+from torch import nn
+
+import tnmars
+from tnmars import Graph, ShapeError, TnmarsError, TNModule
+from tnmars.graph.counts import count
+from tnmars.program import choice
+from tnmars.ship.frozen import FrozenLayer
+
+every_form = pytest.mark.parametrize("form", ["compact", "fast"])
+
+
+def shipped(model: nn.Module) -> int:
+    """How many numbers are saved with a model, biases left out."""
+    return sum(value.numel() for name, value in model.state_dict().items() if not name.endswith("bias"))
+
+
+def change(layer: TNModule) -> None:
+    """Other values in every parameter, in place."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(-1.5)
+
+
+# --- freeze ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(1000))
+@given(
+    graph=graphs(least_terms=0),
+    form=st.sampled_from(("compact", "fast")),
+    nominal=st.sampled_from((16, 1, 300)),
+    batch=st.sampled_from((3, 1, 17, 0, 300)),
+    seed=st.integers(0, 2**31),
+)
+def test_a_frozen_layer_gives_the_same(graph: Graph, form: str, nominal: int, batch: int, seed: int) -> None:
+    problem = oracle.problem(graph, batch, seed, image=(3, 2, 2))
+    layer = oracle.compiled(graph, nominal, dtype=torch.float64)
+    oracle.load(layer, problem)
+    frozen = tnmars.freeze(layer, form)
+    wanted = problem.answer()
+    assert oracle.error(frozen(*problem.inputs), wanted) <= EXACT
+    with torch.no_grad():
+        assert oracle.error(frozen(*problem.inputs), wanted) <= EXACT
+    if form == "compact":
+        assert shipped(frozen) <= 2 * count(graph).cores
+
+
+@every_form
+@every_kind
+def test_a_frozen_layer_is_for_inference(graph: Graph, form: str) -> None:
+    """It has nothing to train, and answers of its own; a gradient reaches its input."""
+    layer = tnmars.compile(graph)
+    frozen = tnmars.freeze(layer, form)
+    assert frozen is not layer
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    given = inputs_of(graph)
+    before = frozen(*given)
+    assert not before.requires_grad
+    change(layer)
+    assert torch.equal(frozen(*given), before), "it does not follow the layer that it was made from"
+    assert not torch.equal(layer(*given), before)
+    wanting = [value.requires_grad_() if value.is_floating_point() else value for value in given]
+    if wanting and wanting[0].requires_grad:
+        assert torch.autograd.grad(frozen(*wanting).sum(), wanting[0])[0].any()
+
+
+@every_form
+@every_kind
+def test_a_frozen_layer_has_the_face_of_its_layer(graph: Graph, form: str) -> None:
+    layer = tnmars.compile(graph)
+    frozen = tnmars.freeze(layer, form)
+    assert frozen.graph == graph
+    for name in ("in_features", "out_channels", "kernel_size", "num_embeddings"):
+        assert getattr(frozen, name, None) == getattr(layer, name, None)
+    assert f"{graph.kind}, {graph.signature}" in repr(frozen)
+    for wrong in (torch.ones(2, 3, dtype=torch.float16), torch.full((2, 3), -1)):
+        with pytest.raises(ShapeError):
+            frozen(wrong)
+
+
+@every_form
+@every_kind
+def test_a_frozen_state_goes_round(graph: Graph, form: str) -> None:
+    one, two = (tnmars.freeze(tnmars.compile(graph), form) for _ in range(2))
+    given = inputs_of(graph)
+    assert not torch.equal(one(*given), two(*given))
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(one(*given), two(*given))
+
+
+@every_form
+@every_kind
+def test_a_frozen_layer_changes_its_dtype(graph: Graph, form: str) -> None:
+    layer = tnmars.compile(graph, dtype=torch.float64)
+    given = oracle.problem(graph, 3).inputs
+    wanted = layer(*given)
+    frozen = tnmars.freeze(layer, form).float()
+    found = frozen(*inputs_of(graph))
+    assert found.dtype == torch.float32
+    assert oracle.error(found, wanted) <= 1e-5
+
+
+def test_fast_ships_the_dense_weight_where_that_is_faster() -> None:
+    """A wide bond at a large batch: one product with the whole weight."""
+    graph = tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=32)
+    layer = tnmars.compile(graph, batch=1024)
+    fast = tnmars.freeze(layer, "fast")
+    assert shipped(fast) == 64 * 64
+    narrow = tnmars.families.tt("linear", inputs=(32, 32), outputs=(32, 32), rank=2)
+    compact = tnmars.freeze(tnmars.compile(narrow, batch=1024), "compact")
+    assert shipped(compact) <= 2 * count(narrow).cores < 32**4
+
+
+def test_a_table_is_looked_up_as_it_is() -> None:
+    """Where the table is shipped whole, repeated tokens cost nothing: they are not sorted out first."""
+    layer = tnmars.compile(TABLE, dtype=torch.float64)
+    index = torch.randint(50, (40, 50))
+    wanted = layer(index)
+    for form in ("compact", "fast"):
+        assert oracle.error(tnmars.freeze(layer, form)(index), wanted) <= EXACT
+
+
+@every_form
+@pytest.mark.parametrize("batch", [1, 64, 4096])
+def test_a_frozen_layer_keeps_its_zero_row(form: str, batch: int) -> None:
+    layer = tnmars.compile(SKIPPED, dtype=torch.float64)
+    frozen = tnmars.freeze(layer, form, batch=batch)
+    for times in (1, 200):
+        index = torch.tensor([7, 9]).repeat(times)
+        assert not frozen(index)[::2].any()
+        assert oracle.error(frozen(index), layer(index)) <= EXACT
+
+
+@every_form
+def test_a_frozen_tensor_at_index_tuples(form: str) -> None:
+    layer = tnmars.compile(TENSOR, dtype=torch.float64)
+    frozen = tnmars.freeze(layer, form)
+    index = torch.stack([torch.randint(size, (7, 2)) for size in (4, 5, 3)], dim=-1)
+    assert oracle.error(frozen(index), layer.dense()[index.unbind(-1)]) <= EXACT
+    assert oracle.error(frozen(index.int()), layer.dense()[index.unbind(-1)]) <= EXACT
+    assert oracle.error(frozen(), layer.dense()) <= EXACT
+
+
+@every_form
+def test_a_model_is_frozen_as_a_whole(form: str) -> None:
+    """The model itself stays as it was; what is no compiled layer is copied."""
+    model = nn.ModuleDict({"first": tnmars.compile(LINEAR), "rest": nn.Sequential(nn.Dropout(), tnmars.compile(CONV))})
+    frozen = tnmars.freeze(model, form)
+    assert not any(isinstance(module, TNModule) for module in frozen.modules())
+    assert sum(isinstance(module, TNModule) for module in model.modules()) == 2
+    assert model.training
+    assert not any(module.training for module in frozen.modules())
+    x = torch.randn(3, 6)
+    assert oracle.error(frozen["first"](x), model["first"](x)) <= 1e-5
+    image = torch.randn(2, 3, 5, 5)
+    assert oracle.error(frozen["rest"](image), model["rest"].eval()(image)) <= 1e-5
+
+
+def test_a_layer_used_twice_is_frozen_in_both_places() -> None:
+    square = tnmars.families.tt("linear", inputs=(2, 3), outputs=(3, 2), rank=2)
+    layer = tnmars.compile(square)
+    model = nn.Sequential(layer, nn.Tanh(), layer)
+    frozen = tnmars.freeze(model)
+    assert not any(isinstance(module, TNModule) for module in frozen.modules())
+    x = torch.randn(4, 6)
+    assert oracle.error(frozen(x), model(x)) <= 1e-5
+
+
+def test_a_layer_is_frozen_with_the_model_that_it_was_compiled_with() -> None:
+    """The constants of another machine choose another form there too."""
+    graph = tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=2)
+    machines = (
+        replace(tnmars.CostModel(), peak=1e6, call=0.0, batched_call=0.0, small_product=0.0, view_call=0.0),
+        replace(tnmars.CostModel(), peak=1e15, call=1.0, batched_call=1.0, copy_call=1.0),
+    )
+    thrifty, hasty = (tnmars.freeze(tnmars.compile(graph, model=model), "fast") for model in machines)
+    assert shipped(hasty) == 64 * 64
+    assert shipped(thrifty) < 64 * 64
+
+
+@pytest.mark.parametrize("count", [50, 62, 70])
+def test_a_tensor_that_is_too_large_as_a_whole_is_asked_for_entries(count: int) -> None:
+    """Also beyond 2^63 entries: it is frozen and cached by its cores, and asking for all of it fills no memory."""
+    layer = tnmars.compile(tnmars.families.tt("tensor", free=(2,) * count, rank=2))
+    index = torch.randint(2, (5, count))
+    wanted = layer(index)
+    for form in ("compact", "fast"):
+        assert oracle.error(tnmars.freeze(layer, form)(index), wanted) <= 1e-5
+    with tnmars.cached(layer):
+        assert oracle.error(layer(index), wanted) <= 1e-5
+        for ask in (layer, layer.dense, tnmars.freeze(layer, "fast")):
+            with pytest.raises(ShapeError, match=f"the whole weight has {2**count:,} entries, too many for the memory"):
+                ask()
+
+
+def test_a_table_that_is_too_large_as_a_whole_is_frozen_in_parts() -> None:
+    """By rows alone the whole table would be the fastest: 10^12 rows of it."""
+    graph = tnmars.families.tt("embedding", lookup=(1000,) * 4, outputs=(4,) * 4, rank=2)
+    layer = tnmars.compile(graph)
+    index = torch.randint(10**12, (7,))
+    fast = tnmars.freeze(layer, "fast")
+    assert oracle.error(fast(index), layer(index)) <= 1e-5
+    assert shipped(fast) <= 2**31
+    with pytest.raises(ShapeError, match="too many for the memory; use the layer on its inputs"):
+        layer.dense()
+
+
+def test_a_form_that_is_not_known() -> None:
+    with pytest.raises(TnmarsError, match="form 'small' is not known; forms: compact, fast"):
+        tnmars.freeze(tnmars.compile(LINEAR), "small")
+
+
+# --- cached ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(500))
+@given(graph=graphs(least_terms=0), batch=st.sampled_from((3, 1, 0, 300)), seed=st.integers(0, 2**31))
+def test_a_cached_layer_gives_the_same(graph: Graph, batch: int, seed: int) -> None:
+    problem = oracle.problem(graph, batch, seed, image=(3, 2, 2))
+    layer = oracle.compiled(graph, dtype=torch.float64)
+    oracle.load(layer, problem)
+    with tnmars.cached(layer) as same:
+        assert same is layer
+        assert oracle.error(layer(*problem.inputs), problem.answer()) <= EXACT
+        assert oracle.error(layer.dense(), oracle.dense(graph, oracle.whole(graph, problem.cores))) <= EXACT
+
+
+@every_kind
+def test_changes_are_seen_outside_and_not_inside(graph: Graph) -> None:
+    layer = tnmars.compile(graph).eval()
+    given = inputs_of(graph)
+    before = layer(*given)
+    change(layer)
+    after = layer(*given)
+    assert not torch.equal(before, after)
+    with tnmars.cached(layer):
+        inside = layer(*given)
+        assert oracle.error(inside, after) <= 1e-5
+        change(layer)
+        assert torch.equal(layer(*given), inside)
+    assert not torch.equal(layer(*given), inside)
+    with tnmars.cached(layer):
+        assert not torch.equal(layer(*given), inside), "computed anew when it is entered again"
+
+
+def test_a_training_step_inside_is_a_training_step() -> None:
+    """Folded parts have no gradients: without this, nothing would be trained, and nobody told."""
+    layer = tnmars.compile(LINEAR)
+    x = torch.randn(3, 6)
+    with tnmars.cached(layer):
+        layer(x).sum().backward()
+        with torch.no_grad():
+            assert oracle.error(layer(x), layer.eval()(x)) <= 1e-6
+    assert all(value.grad is not None for value in layer.parameters())
+
+
+def test_parts_of_another_form_do_not_load() -> None:
+    """Parts of two forms may have the same shapes, and another meaning."""
+    layer = tnmars.compile(tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=8))
+    forms = choice.choose_frozen(layer.graph, 128, layer.planner.model, float("inf"))
+    made = [FrozenLayer(layer, form) for form in forms[:6]]
+    sources = {frozen.source for frozen in made}
+    assert len(sources) > 1
+    for one in made:
+        for two in made:
+            if one.source == two.source:
+                one.load_state_dict(two.state_dict())
+            else:
+                with pytest.raises(RuntimeError, match="Missing key"):
+                    one.load_state_dict(two.state_dict())
+
+
+def test_what_is_cached_is_not_part_of_the_model() -> None:
+    layer = tnmars.compile(LINEAR)
+    keys, size = list(layer.state_dict()), len(list(layer.modules()))
+    with tnmars.cached(layer):
+        layer(torch.ones(2, 6))
+        assert list(layer.state_dict()) == keys
+        assert len(list(layer.modules())) == size
+        assert len(list(layer.parameters())) == len(keys)
+
+
+def test_an_error_inside_ends_it_too() -> None:
+    layer = tnmars.compile(LINEAR)
+    x = torch.ones(2, 6)
+    with pytest.raises(KeyError), tnmars.cached(layer):
+        raise KeyError
+    before = layer(x)
+    change(layer)
+    assert not torch.equal(layer(x), before)
+
+
+def test_cached_inside_cached() -> None:
+    """The inner block changes nothing: what the outer one has computed stays until it ends."""
+    layer = tnmars.compile(TENSOR)
+    with tnmars.cached(layer):
+        before = layer()
+        change(layer)
+        with tnmars.cached(layer):
+            assert torch.equal(layer(), before)
+        assert torch.equal(layer(), before)
+    assert not torch.equal(layer(), before)
+
+
+def test_all_layers_of_a_model_are_cached() -> None:
+    second = tnmars.families.tt("linear", inputs=(4, 5), outputs=(2, 2), rank=2)
+    model = nn.Sequential(tnmars.compile(LINEAR), nn.Tanh(), tnmars.compile(second)).eval()
+    x = torch.randn(3, 6)
+    with tnmars.cached(model):
+        before = model(x)
+        for layer in (model[0], model[2]):
+            change(layer)
+            assert torch.equal(model(x), before)
+    assert not torch.equal(model(x), before)
+
+
+def test_a_copy_made_inside_is_not_cached() -> None:
+    """It would be so for good, for no block ends it."""
+    layer = tnmars.compile(LINEAR)
+    x = torch.randn(3, 6)
+    with tnmars.cached(layer):
+        again = copy.deepcopy(layer)
+        before = again(x)
+        change(again)
+        assert not torch.equal(again(x), before)
+        assert oracle.error(layer(x), before) <= 1e-5
