@@ -46,7 +46,12 @@ class Selector(ABC):
 
     def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         """Which gates of a sample are not exactly 0, or have a gradient although they are: a slice that takes part."""
-        return self.sample(logits, noise, temperature) != 0.0
+        return self.sample_open(logits, noise, temperature)[1]
+
+    def sample_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """The gates of a sample, and which of them are open. Override it where a gate of 0 may have a gradient."""
+        gates = self.sample(logits, noise, temperature)
+        return gates, gates.detach() != 0.0
 
     @abstractmethod
     def probability(self, logits: Tensor) -> Tensor:
