@@ -101,7 +101,7 @@ def _step() -> list[str]:
         f" {found['rounds']} turns: {chain:.1f} ms for the chain from left to right with masks on the"
         f" activations, as the reference does it, written as plain torch; {ours:.1f} ms for the compiled layers, which"
         f" contract open slices alone. {found['ratio']:.1f} times faster; {found['wanted']:g} wanted."
-        " `python -m tnmars.bench.reference` prints it.\n"
+        " `python tests/bench/reference.py` prints it.\n"
     )
     return ["## A training step with masks\n", words]
 
