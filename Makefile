@@ -39,7 +39,7 @@ docs: $(STAMP)
 # Ratios against dense torch layers and against peers, interleaved in one run; not part of the tests.
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
-	$(BIN)/python -m tnmars.bench
+	$(BIN)/python tests/bench
 
 # Rewrites the golden files and the shipped schema; review the diff.
 golden: $(STAMP)

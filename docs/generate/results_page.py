@@ -104,7 +104,7 @@ def _step() -> list[str]:
         f" activations, as in the reference code but in plain torch; {ours:.1f} ms for the compiled layers, which"
         f" contract only the open slices. This is {found['ratio']:.1f} times faster; the target was"
         f" {found['wanted']:g}."
-        " `python -m tnmars.bench.reference` prints it.\n"
+        " `python tests/bench/reference.py` prints it.\n"
     )
     return ["## A training step with masks\n", words]
 

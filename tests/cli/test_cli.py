@@ -586,43 +586,14 @@ def test_bench_of_a_file_as_json(capfd: Printed) -> None:
         assert all(seconds > 0 for seconds in (*entry["inference"].values(), *entry["training"].values()))
 
 
-def test_bench_runs_rows_of_the_table(capfd: Printed) -> None:
-    rows = ["--quick", "--no-sweep", "--rows", "r4-3-4 (1)"]
-    assert cli.run(["bench", *rows, "--json"]) == 0
-    (row,) = json.loads(capfd.readouterr().out)["rows"]
-    assert row["case"] == "TT 784 r4-3-4 (1)"
-    assert cli.run(["bench", "--rows", "nonsense"]) == 2
-    assert (
-        "no row of the benchmark has a name with 'nonsense'; its rows are TT 784 r20 (128)," in capfd.readouterr().err
-    )
-
-
-def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
-    from tnmars.bench import __main__ as table
-    from tnmars.bench import peers
-
-    given: list[list[str]] = []
-    monkeypatch.setattr(peers, "absent", lambda: ["tednet"])
-    monkeypatch.setattr(table, "main", lambda options: given.append(options) or 0)
-    assert cli.run(["bench", "--threads", "1,2", "--quick", "--rounds", "3"]) == 0
-    assert capfd.readouterr().err == (
-        "tednet is not installed and is left out; install it with pip install 'tnmars[bench]'.\n"
-    )
-    assert given == [["--rows", "", "--threads", "1,2", "--rounds", "3", "--quick"]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--batch", "3"], "--batch requires a FILE."),
-        (["--set", "rank=3"], "--set requires a FILE."),
-        (["--tune"], "--tune requires a FILE."),
-        ([TT, "--rows", "ring"], "--rows cannot be used with a FILE."),
-        ([TT, "--no-sweep"], "--no-sweep cannot be used with a FILE."),
+        (["--batch", "3"], "Missing argument 'FILE'."),
         ([TT, "--threads", "0"], "'0' must be a list of thread counts, such as 1,2."),
         ([TT, "--batch", "0"], "0 is not in the range"),
     ],
 )
-def test_bench_ignores_no_option(arguments: list[str], said: str, capfd: Printed) -> None:
+def test_bench_says_what_is_wrong_with_its_arguments(arguments: list[str], said: str, capfd: Printed) -> None:
     assert cli.run(["bench", *arguments]) == 2
     assert said in " ".join(capfd.readouterr().err.split())

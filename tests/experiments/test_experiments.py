@@ -22,12 +22,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from bench.reference import Chain
 from oracle import error
 from torch import Tensor, nn
 
 import tnmars
 from tnmars import Mars, cli
-from tnmars.bench.reference import Chain
 from tnmars.experiments import idx, jobs, mnist, plots, results, tables, targets, toy, tucker
 from tnmars.experiments.board import Board, _parsed
 from tnmars.experiments.crew import Crew, CrewSchedule

@@ -99,24 +99,20 @@ class Masks(nn.Module):
             return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
         if not torch.compiler.is_compiling():
             self.watch()
-        flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
-        return torch.split(self.selector.sample(flat, self.noise, self.temperature), self.lengths)
+        return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)
 
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:
         """Notes which gates this step's sample shuts."""
-        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature)
+        is_open = self.selector.is_open(_joined(logits), self.noise, self.temperature)
         self.shut_for.copy_(torch.where(is_open, torch.zeros_like(self.shut_for), self.shut_for + 1))
 
-    @torch.no_grad()
-    def open_slices(self, logits: Sequence[Tensor]) -> list[list[bool]]:
-        """For each bond, which gates of this step's sample are open, or have a gradient."""
-        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature).tolist()
-        found, first = [], 0
-        for size in self.sizes.values():
-            found.append(is_open[first : first + size])
-            first += size
-        return found
+    def sample_open(self, logits: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], list[list[bool]]]:
+        """The gates of each bond as `forward` draws them, and which of them are open or have a gradient."""
+        self.watch()
+        gates, is_open = self.selector.sample_open(_joined(logits), self.noise, self.temperature)
+        flags = torch.split(is_open, self.lengths)
+        return torch.split(gates, self.lengths), [each.tolist() for each in flags]
 
     def take_(self, other: Masks, taken: Tensor) -> None:
         """Takes over the state of other masks, of whose gates it has those taken."""
@@ -127,7 +123,7 @@ class Masks(nn.Module):
 
     def probability(self, logits: Sequence[Tensor]) -> Tensor:
         """How probable it is that each gate is open, all bonds in one vector."""
-        found = self.selector.probability(torch.cat(tuple(logits)))
+        found = self.selector.probability(_joined(logits))
         if self.selector.opens_first:
             found = found.index_fill(0, self._firsts(), 1.0)
         return found
@@ -152,3 +148,7 @@ class Masks(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.selector}"
+
+
+def _joined(logits: Sequence[Tensor]) -> Tensor:
+    return torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]

@@ -84,7 +84,12 @@ class Selector:
 
     def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         """Which slices take part in a sample: their gates are not exactly 0, or have a gradient nevertheless."""
-        return self.sample(logits, noise, temperature) != 0.0
+        return self.sample_open(logits, noise, temperature)[1]
+
+    def sample_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """The gates of a sample, and which of them are open. Override it if a gate of 0 may have a gradient."""
+        gates = self.sample(logits, noise, temperature)
+        return gates, gates.detach() != 0.0
 
     def probability(self, logits: Tensor) -> Tensor:
         """The probability that each gate is open, which the penalty charges for; 1 by default."""

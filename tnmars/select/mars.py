@@ -114,9 +114,10 @@ class Mars(Selector):
         relaxed = gates.hard_concrete(logits, noise, temperature)
         return gates.straight_through(relaxed) if self.straight_through else relaxed
 
-    def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        """By the relaxed sample: a gate that is rounded to 0 still has its gradient."""
-        return gates.hard_concrete(logits, noise, temperature) != 0.0
+    def sample_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """Open by the relaxed sample: a gate that is rounded to 0 still has its gradient."""
+        relaxed = gates.hard_concrete(logits, noise, temperature)
+        return gates.straight_through(relaxed) if self.straight_through else relaxed, relaxed.detach() != 0.0
 
     def probability(self, logits: Tensor) -> Tensor:
         return torch.sigmoid(logits)
