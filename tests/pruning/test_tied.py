@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 import tnmars
+from tnmars.reporting.sources import opened
 from tnmars.store.prune_file import prune_file
 
 
@@ -62,7 +65,13 @@ def test_layers_that_are_cut_the_same_way_stay_tied() -> None:
     small = tnmars.prune(model)
     assert sharing(small) == [("0.cores.B", "2.cores.B")]
     assert (small(X) - model.eval()(X)).abs().max() <= 1e-12
-    assert sharing(copy.deepcopy(small)) == sharing(small)
+    buffer = io.BytesIO()
+    torch.save(small, buffer)
+    buffer.seek(0)
+    pickled = pickle.loads(pickle.dumps(small))  # noqa: S301
+    for other in (copy.deepcopy(small), pickled, torch.load(buffer, weights_only=False)):
+        assert sharing(other) == sharing(small)
+        assert torch.equal(other(X), small(X))
 
 
 def test_a_cut_that_leaves_a_shared_core_alone_leaves_it_tied_and_trained() -> None:
@@ -149,6 +158,14 @@ def test_a_file_is_cut_like_the_model(tmp_path: Path) -> None:
     other = tnmars.load_into(tied(), tmp_path / "b")
     assert sharing(other) == sharing(small) == [("0.cores.B", "2.cores.B")]
     assert torch.equal(other(X), small(X))
+
+
+def test_layers_of_a_file_share_what_the_file_shares(tmp_path: Path) -> None:
+    model = tied()
+    tnmars.save(model, tmp_path / "a")
+    sources = opened(tmp_path / "a").layers
+    assert sources["0"].cores.get("B") is sources["2"].cores.get("B")
+    assert sources["0"].cores.get("A") is not sources["2"].cores.get("A")
 
 
 def test_a_file_whose_layers_would_be_cut_differently_is_refused(tmp_path: Path) -> None:
