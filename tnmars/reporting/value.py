@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count
+from tnmars.graph.difference import BondChange, finite
 from tnmars.program.explain import Explained
 from tnmars.reporting.metrics import Metric
 
@@ -18,26 +18,49 @@ Rows = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Bond:
-    """A bond before and after, and its gates before."""
+    """A bond before and after, where it is in the graph, and its gates before.
 
+    Attributes:
+        change: Its sizes; None after if it kept one slice, its cores were merged, or its term was removed.
+        term: The name of its term.
+        name: Its name in the term.
+        ends: The cores that it joins.
+        merged_into: The core that all its ends are part of now.
+        probabilities: How probable it is that each gate is open; empty without gates.
+        is_kept: Which slices the gates keep.
+        is_in_shut_term: Whether a bond of its term keeps no slice, so that the gates cut the whole term.
+    """
+
+    change: BondChange
     term: str
     name: str
-    shown: str
-    """The name among those of all terms before."""
     ends: tuple[str, ...]
-    before: int | None
-    useful: int | None
-    """The largest size of use before."""
-    after: int | None
-    """None where it is gone: it kept one slice, or its cores were merged, or its term is gone."""
     merged_into: str = ""
-    """The core that all its ends are part of now."""
     probabilities: tuple[float, ...] = ()
-    """How probable it is that each gate is open; none where there are no gates."""
     is_kept: tuple[bool, ...] = ()
-    """Which slices the gates keep."""
     is_in_shut_term: bool = False
-    """Whether a bond of its term keeps no slice, so that the gates cut the whole term."""
+
+    @property
+    def shown(self) -> str:
+        """The name among those of all terms before."""
+        return self.change.name
+
+    @property
+    def before(self) -> int | None:
+        return self.change.before
+
+    @property
+    def after(self) -> int | None:
+        return self.change.after
+
+    @property
+    def useful(self) -> int | None:
+        return self.change.useful
+
+    @property
+    def kept(self) -> int | None:
+        """How many slices the gates keep."""
+        return self.change.live
 
     @property
     def key(self) -> str:
@@ -45,18 +68,11 @@ class Bond:
         return f"{self.term}.{self.name}"
 
     @property
-    def kept(self) -> int | None:
-        """How many slices the gates keep."""
-        return sum(self.is_kept) if self.probabilities else None
-
-    @property
     def fate(self) -> str:
         """What became of it: `new`, `merged`, `gone`, `cut`, `whole` or `grown`."""
-        if self.before is None:
-            return "new"
-        if self.after is None:
-            return "merged" if self.merged_into else "gone"
-        return "cut" if self.after < self.before else "whole" if self.after == self.before else "grown"
+        if self.change.change == "removed" and self.merged_into:
+            return "merged"
+        return {"added": "new", "removed": "gone", "same": "whole"}.get(self.change.change, self.change.change)
 
     @property
     def beside(self) -> str:
@@ -208,4 +224,4 @@ def _held(count: Count) -> int:
 
 def _ratios(count: Count) -> dict[str, float | None]:
     found = {"weights": count.compression, "whole": count.compression_with_other}
-    return {name: value if isfinite(value) else None for name, value in found.items()}
+    return {name: finite(value) for name, value in found.items()}

@@ -22,7 +22,7 @@ class Whole(Shape):
     least: int = 1
     most: int = MAX_SIZE
     fix: str = ""
-    """What to do about a wrong one, where that is more than to write another."""
+    """The hint for a wrong value, where it is not just to write another one."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
@@ -78,7 +78,7 @@ class Size(Whole):
 
 
 def _number_hint(node: Node) -> str:
-    """What the writer of a number that is none may have meant, if that can be told."""
+    """The number that was probably meant, as a hint, or an empty text."""
     if not isinstance(node, Scalar):
         return ""
     text = node.text.strip()
@@ -100,7 +100,7 @@ def _number_hint(node: Node) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flag(Shape):
-    """`true` or `false`, and no other word for it."""
+    """`true` or `false`, and no other word."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
@@ -115,7 +115,7 @@ class Flag(Shape):
 
 
 def _flag_hint(node: Node) -> str:
-    """Which of the two the writer of another word for it has meant, if that can be told."""
+    """The hint for another word than `true` or `false`."""
     word = node.text.lower() if isinstance(node, Scalar) else ""
     meant = [value for value, words in _FLAGS.items() if word in words]
     return f"Write {meant[0]}." if meant else "Write true or false."
