@@ -42,7 +42,8 @@ def tnmars(
 # --- help ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_of_commands_shows_whole_sentences(capfd: Printed) -> None:
+def test_the_list_of_commands_shows_whole_sentences(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.run(["--help"]) == 0
     listed = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == sorted(cli.cli.commands)
