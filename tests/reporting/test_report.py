@@ -22,14 +22,11 @@ from tnmars import cli
 from tnmars.draw.look import Look
 from tnmars.draw.traces import looks
 from tnmars.experiments import worker
-from tnmars.graph.difference import BondChange
 from tnmars.program.form import measure, total
 from tnmars.reporting import Report, collect, page
-from tnmars.reporting.bars import bars
 from tnmars.reporting.bonds import threshold
-from tnmars.reporting.charts import Line, chart
+from tnmars.reporting.charts import Line, chart, gates
 from tnmars.reporting.history import is_drawable, read_history
-from tnmars.reporting.value import Bond
 
 Printed = pytest.CaptureFixture[str]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -401,14 +398,14 @@ def test_a_bond_that_grew_is_told() -> None:
 
 def test_many_slices_are_few_elements() -> None:
     chances = tuple(at / 2000 for at in range(2000))
-    drawn = bars(Bond(BondChange("r", 2000, 7), "t", "r", (), "", chances, tuple(c > 0.5 for c in chances)), 0.5)
+    drawn = gates(chances, [c > 0.5 for c in chances], "r", 0.5)
     assert drawn.count("<rect") == 0
     assert drawn.count("<path") == 4
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.5, 0.832, 0.97, 1.0])
 def test_the_threshold_is_told_within_the_drawing_and_upon_no_other_number(limit: float) -> None:
-    drawn = bars(Bond(BondChange("r", 3, 1), "t", "r", (), "", (0.1, 0.9, 0.4), (False, True, False)), limit)
+    drawn = gates((0.1, 0.9, 0.4), (False, True, False), "r", limit)
     told = re.findall(r'<text class="tick end[^"]*" x="([^"]+)" y="([^"]+)">([^<]+)</text>', drawn)
     beside = [entry for entry in told if entry[0] == told[0][0]]  # not the number of the last slice, below
     assert f"{limit:.2f}" in [label for *_, label in beside]

@@ -10,7 +10,7 @@ from tnmars.draw.svg import svg
 from tnmars.draw.traces import looks
 from tnmars.errors import listing, plural
 from tnmars.program.explain import Explained, StepRow
-from tnmars.reporting.bars import bars
+from tnmars.reporting.charts import gates
 from tnmars.reporting.history import History
 from tnmars.reporting.markup import Html, Row, duration, join, number, ratio, row, size, table, tag, text
 from tnmars.reporting.training import ranks
@@ -145,7 +145,9 @@ def _bond(bond: Bond) -> Row:
 def _gates(bond: Bond, threshold: float | None) -> Html:
     count = tag("span", text(f"{bond.kept} of {len(bond.probabilities)}"), class_="value")
     head = tag("figcaption", tag("b", text(bond.shown)), count)
-    return tag("figure", head, bars(bond, threshold), data_key=bond.key, tabindex="0", class_="gate")
+    label = f"bond {bond.shown}: the gates keep {bond.kept} of {len(bond.probabilities)} slices"
+    drawn = gates(bond.probabilities, bond.is_kept, label, threshold)
+    return tag("figure", head, drawn, data_key=bond.key, tabindex="0", class_="gate")
 
 
 def conditions(layer: Layer) -> str:
