@@ -361,7 +361,7 @@ def test_slices_left_out_besides_the_gates_are_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     after = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), ranks=(2, 4)))
     told = gates_text(layer, after)
-    assert "Besides, further slices were left out: r1 (3 to 2)." in told
+    assert "Slices removed after the gates: r1 (3 to 2)." in told
     assert told.count("cut further than by gates") == 1
     assert [bond.beside for bond in collect(layer, after, measure=False).layers[0].bonds] == ["fewer", ""]
 
@@ -369,15 +369,15 @@ def test_slices_left_out_besides_the_gates_are_told() -> None:
 def test_a_layer_that_was_not_cut_as_its_gates_say_is_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 5})
     told = gates_text(layer, layer)
-    assert "More slices are left than the gates keep: r1 (3 to 5)." in told
+    assert "More slices left than the gates keep: r1 (3 to 5)." in told
     assert told.count("as it was, not cut") == 1
 
 
 def test_a_bond_that_is_gone_though_its_gates_keep_several_is_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     told = gates_text(layer, tnmars.prune(gated(TT, {"r1": 3, "r2": 1})))
-    assert "Gone, and not because of its gates: r2 (4 to –)." in told
-    assert "gone, not by gates" in told
+    assert "Removed for a reason other than its gates: r2 (4 to –)." in told
+    assert "removed, not by gates" in told
 
 
 def test_bonds_that_gates_drop_or_that_are_merged_need_no_words(found: Report) -> None:
