@@ -1,20 +1,17 @@
-"""The frame of a weight: all of a graph but its terms, from what a Python caller gives.
+"""The keywords that describe a weight in Python, and the fields of a graph that they give, all but its terms.
 
-`network`, the builder and every family take the same keywords, declared once as `Weight`; here they become the fields
-of a graph that has no terms yet.
+`network`, the builder and every family take the same keywords, which `Weight` declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph.fields import Fields
-from tnmars.graph.graph import Graph
 from tnmars.graph.kinds import MODE_ROLES, Role
-from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis
+from tnmars.graph.parts import Axis, Edge, Operand, is_list, parse_axis
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -24,7 +21,7 @@ Sizes = Mapping[str, int] | Sequence[int]
 
 
 class Weight(TypedDict, total=False):
-    """The keywords that describe a weight whatever its decomposition."""
+    """The keywords that describe a weight, whatever its decomposition. `tnmars.network` documents each."""
 
     inputs: NotRequired[Sizes]
     outputs: NotRequired[Sizes]
@@ -60,7 +57,7 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
     (['i1=7', 'i2=4'], ['o=5'])
     """
     if not is_list(sizes):
-        text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
+        text = f"{KEYWORD[role]} is {sizes!r}, but must be a list of sizes, or sizes by name."
         raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
@@ -93,7 +90,7 @@ def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """Words, where one in brackets may hold several."""
+    """The words of a text; what is in brackets counts as one word."""
     words: list[str] = []
     for word in text.replace(",", " ").split():
         if words and words[-1].startswith("(") and not words[-1].endswith(")"):
@@ -103,7 +100,7 @@ def _split(text: str) -> list[str]:
     return words
 
 
-_FORMS = {
+_EXPECTED = {
     "features": (Mapping, "a table", "{'in': 781}"),
     "arguments": (Mapping, "a table", "{'x': 'batch i1'}"),
     "options": (Mapping, "a table", "{'bias': False}"),
@@ -111,21 +108,21 @@ _FORMS = {
     "shared": (Iterable, "a list", "['i1']"),
     "result": (Iterable, "a list", "['batch', 'o1']"),
 }
-"""For keywords that are more than one value, what they are and what to write."""
+"""For keywords with several values: the type, its name in messages, and an example."""
 
 
 def _keywords(weight: Weight) -> Iterator[Problem]:
-    """What is wrong with the form of the keywords, whatever they say."""
+    """Problems of the keywords and of the types of their values."""
     known = Weight.__annotations__
     for key, value in weight.items():
         if key not in known:
             yield Problem(f"keyword '{key}' is not known.", f"Keywords: {', '.join(known)}.{nearest(key, known)}")
-        elif key in _FORMS:
-            form, what, example = _FORMS[key]
-            if not isinstance(value, form) or (isinstance(value, str) and key != "result"):
-                yield Problem(f"{key} is {value!r}, which is not {what}.", f"Write {key}={example}.")
+        elif key in _EXPECTED:
+            expected, what, example = _EXPECTED[key]
+            if not isinstance(value, expected) or (isinstance(value, str) and key != "result"):
+                yield Problem(f"{key} is {value!r}, but must be {what}.", f"Write {key}={example}.")
     if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
-        yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
+        yield Problem("vocab and features 'lookup' are both given.", "They mean the same: give vocab alone.")
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:
@@ -154,8 +151,3 @@ def weight_fields(kind: str, weight: Weight) -> Fields:
         output=axes(weight.get("result", ())),
         options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values
     )
-
-
-def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:
-    """The graph with these fields and terms."""
-    return Graph.of(replace(fields, terms=tuple(terms)), name=name)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import api_page
+import architecture_page
 import cli_page
+import files_page
 import picture
 import readme_page
 import results_page
@@ -17,6 +20,10 @@ DOCS = Path(__file__).parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec_page.text,
     "reference/cli.md": cli_page.text,
+    "reference/files.md": files_page.text,
+    "reference/python.md": api_page.text,
+    **api_page.pages(),
+    "architecture.md": architecture_page.text,
     "images/modules.svg": picture.text,
     "images/tt_linear.svg": lambda: _drawn("tt_linear"),
     "images/pruned_linear.svg": lambda: _drawn("pruned_linear"),

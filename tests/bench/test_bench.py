@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench import report, sweep
+from bench.__main__ import main
+from bench.cases import MODES, Case, cases
+from bench.memory import peak_memory
+from bench.run import Row, Timing, others, run_case
 from kit import SPECS
 
 import tnmars
-from tnmars.bench import report, single, sweep
-from tnmars.bench.__main__ import main
-from tnmars.bench.cases import MODES, Case, cases
-from tnmars.bench.clock import peak_memory
+from tnmars.bench import single
 from tnmars.bench.einsums import pairwise
 from tnmars.bench.plain import push, rebuild
-from tnmars.bench.run import Row, Timing, others, run_case
+from tnmars.layer.forward import example_inputs
 from tnmars.plan.cost import CostModel
 from tnmars.timing.clock import training_step
-from tnmars.timing.tuning import example_inputs
 
 CASES = {case.name: case for case in cases()}
 

@@ -39,6 +39,16 @@ def tnmars(
     )
 
 
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_commands_shows_whole_sentences(capfd: Printed) -> None:
+    assert cli.run(["--help"]) == 0
+    listed = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == sorted(cli.cli.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
@@ -427,7 +437,7 @@ def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> Non
 
 
 @pytest.mark.parametrize("command", ["expand", "show"])
-def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+def test_all_commands_print_problems_in_the_same_way(command: str, tmp_path: Path, capfd: Printed) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
     for file in (str(bad), str(tmp_path / "none.yaml")):
@@ -576,41 +586,14 @@ def test_bench_of_a_file_as_json(capfd: Printed) -> None:
         assert all(seconds > 0 for seconds in (*entry["inference"].values(), *entry["training"].values()))
 
 
-def test_bench_runs_rows_of_the_table(capfd: Printed) -> None:
-    rows = ["--quick", "--no-sweep", "--rows", "r4-3-4 (1)"]
-    assert cli.run(["bench", *rows, "--json"]) == 0
-    (row,) = json.loads(capfd.readouterr().out)["rows"]
-    assert row["case"] == "TT 784 r4-3-4 (1)"
-    assert cli.run(["bench", "--rows", "nonsense"]) == 2
-    assert "no row of the benchmark has a name with 'nonsense'; rows: TT 784 r20 (128)," in capfd.readouterr().err
-
-
-def test_bench_says_which_peers_are_missing(monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:
-    from tnmars.bench import __main__ as table
-    from tnmars.bench import peers
-
-    given: list[list[str]] = []
-    monkeypatch.setattr(peers, "absent", lambda: ["tednet"])
-    monkeypatch.setattr(table, "main", lambda options: given.append(options) or 0)
-    assert cli.run(["bench", "--threads", "1,2", "--quick", "--rounds", "3"]) == 0
-    assert capfd.readouterr().err == (
-        "tednet is not installed and is left out: pip install 'tnmars[bench]' installs it.\n"
-    )
-    assert given == [["--rows", "", "--threads", "1,2", "--rounds", "3", "--quick"]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--batch", "3"], "--batch is for a FILE, and none is given."),
-        (["--set", "rank=3"], "--set is for a FILE, and none is given."),
-        (["--tune"], "--tune is for a FILE, and none is given."),
-        ([TT, "--rows", "ring"], "--rows is for the table, which runs without a FILE."),
-        ([TT, "--no-sweep"], "--no-sweep is for the table, which runs without a FILE."),
-        ([TT, "--threads", "0"], "'0' is not a list of numbers of threads, such as 1,2."),
+        (["--batch", "3"], "Missing argument 'FILE'."),
+        ([TT, "--threads", "0"], "'0' must be a list of thread counts, such as 1,2."),
         ([TT, "--batch", "0"], "0 is not in the range"),
     ],
 )
-def test_bench_ignores_no_option(arguments: list[str], said: str, capfd: Printed) -> None:
+def test_bench_says_what_is_wrong_with_its_arguments(arguments: list[str], said: str, capfd: Printed) -> None:
     assert cli.run(["bench", *arguments]) == 2
     assert said in " ".join(capfd.readouterr().err.split())

@@ -17,9 +17,8 @@ from torch.func import functional_call, vmap
 
 import tnmars
 from tnmars import Graph, GraphError, ShapeError, TNModule
-from tnmars.layer import bags
-from tnmars.layer import forward as faces
 from tnmars.layer.code import Code
+from tnmars.layer.kinds import bags, embedding
 from tnmars.ship.export import export_program
 
 EXACT = 1e-10
@@ -116,7 +115,7 @@ def test_a_token_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     index = torch.randint(5, (100, 30))
     compare(layer, index)
     assert seen == [4]
-    assert index.numel() > faces.UNIQUE_FROM
+    assert index.numel() > embedding.UNIQUE_FROM
 
 
 def test_it_is_an_embedding_bag_by_its_names() -> None:
@@ -222,19 +221,19 @@ def numbers(*values: int) -> Tensor:
 @pytest.mark.parametrize(
     ("mode", "given", "said"),
     [
-        ("sum", [numbers(1, 2)], "index has shape (2,), but should be (bags, tokens); for a flat index, give offsets"),
-        ("sum", [numbers(1).reshape(1, 1, 1)], "index has shape (1, 1, 1), but should be (bags, tokens);"),
+        ("sum", [numbers(1, 2)], "index has shape (2,), but must be (bags, tokens); for a flat index, give offsets"),
+        ("sum", [numbers(1).reshape(1, 1, 1)], "index has shape (1, 1, 1), but must be (bags, tokens);"),
         ("sum", [numbers(1, 2).reshape(1, 2), numbers(0)], "one bag in each row, and takes no offsets;"),
         ("sum", [numbers(1, 2), numbers(0).reshape(1, 1)], "offsets have shape (1, 1) and dtype torch.int64, but"),
-        ("sum", [numbers(1, 2), numbers(0).float()], "offsets have shape (1,) and dtype torch.float32, but should"),
+        ("sum", [numbers(1, 2), numbers(0).float()], "offsets have shape (1,) and dtype torch.float32, but must"),
         ("sum", [numbers(1, 2), numbers(1)], "offsets start with 1, but the first bag starts at 0."),
         ("sum", [numbers(1, 2), numbers(0, 3)], "offsets end with 3, but index has 2 tokens."),
         ("sum", [numbers(1, 2), numbers(0, 2, 1)], "offsets fall somewhere, but each bag starts where"),
         ("sum", [numbers(1, 2), numbers()], "offsets are empty, but index has 2 tokens;"),
-        ("sum", [numbers(1, 50), numbers(0)], "index has row 50, but rows are from 0 to 49."),
-        ("sum", [numbers(1, 2).double(), numbers(0)], "index has dtype torch.float64, but should be int64 or int32."),
+        ("sum", [numbers(1, 50), numbers(0)], "index has row 50, but rows must be from 0 to 49."),
+        ("sum", [numbers(1, 2).double(), numbers(0)], "index has dtype torch.float64, but must be int64 or int32."),
         ("mean", [numbers(1, 2), numbers(0), torch.ones(2)], "are for mode 'sum', but the layer has mode 'mean'."),
-        ("sum", [numbers(1, 2), numbers(0), torch.ones(3)], "have shape (3,), but should have that of index, (2,)."),
+        ("sum", [numbers(1, 2), numbers(0), torch.ones(3)], "have shape (3,), but must have that of index, (2,)."),
         (
             "sum",
             [numbers(1, 2), numbers(0), torch.ones(2)],
@@ -254,7 +253,7 @@ def test_what_is_no_bag_is_refused(mode: str, given: list[Tensor], said: str) ->
 def test_a_mode_is_a_sum_or_a_mean(mode: object) -> None:
     with pytest.raises(GraphError) as caught:
         replace(TABLE, options=(("mode", mode),))
-    assert f"option 'mode' is {mode!r}, which is neither 'sum' nor 'mean'." in str(caught.value)
+    assert f"option 'mode' is {mode!r}, but must be 'sum' or 'mean'." in str(caught.value)
 
 
 def test_a_mode_is_written_and_read() -> None:

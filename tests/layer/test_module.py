@@ -336,17 +336,17 @@ def refused(graph: Graph, *inputs: Tensor, **named: Tensor) -> str:
 
 @pytest.mark.parametrize("shape", [(3, 7), (6, 3), (3,), (), (2, 3, 5)])
 def test_a_linear_layer_refuses_other_features(shape: tuple[int, ...]) -> None:
-    wanted = f"input has shape {shape}, but the last axis should be 6 (modes i1=2, i2=3)."
+    wanted = f"input has shape {shape}, but the last axis must be 6 (modes i1=2, i2=3)."
     assert refused(LINEAR, torch.ones(shape)) == wanted
 
 
 def test_padding_is_not_for_the_user_to_give() -> None:
-    assert "the last axis should be 5 (modes i1=2, i2=3)" in refused(PADDED, torch.ones(3, 6))
+    assert "the last axis must be 5 (modes i1=2, i2=3)" in refused(PADDED, torch.ones(3, 6))
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 6), (6, 6), (3, 6), (1, 2, 3, 6, 6), ()])
 def test_a_convolution_refuses_other_images(shape: tuple[int, ...]) -> None:
-    wanted = f"input has shape {shape}, but should be (batch, 3, height, width), the batch being optional "
+    wanted = f"input has shape {shape}, but must be (batch, 3, height, width), the batch being optional "
     assert refused(CONV, torch.ones(shape)) == f"{wanted}(modes i=3)."
     assert refused(PATCH, torch.ones(shape)) == f"{wanted}(modes p=12)."
 
@@ -371,7 +371,7 @@ def test_another_dtype_is_refused(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
 def test_an_index_of_another_dtype_is_refused(dtype: torch.dtype) -> None:
-    wanted = f"index has dtype {dtype}, but should be int64 or int32."
+    wanted = f"index has dtype {dtype}, but must be int64 or int32."
     assert refused(TABLE, torch.ones(3, dtype=dtype)) == wanted
     assert refused(TENSOR, torch.ones(2, 3, dtype=dtype)) == wanted
 
@@ -382,7 +382,7 @@ def test_a_token_out_of_range_is_refused(row: int, count: int) -> None:
     """Also where the table has room for it: padding is not for the user."""
     index = torch.zeros(count, dtype=torch.int64)
     index[-1] = row
-    assert refused(TABLE, index) == f"index has row {row}, but rows are from 0 to 49."
+    assert refused(TABLE, index) == f"index has row {row}, but rows must be from 0 to 49."
 
 
 @pytest.mark.parametrize(("at", "value", "most"), [(0, 4, 3), (1, 5, 4), (2, -1, 2)])
@@ -390,13 +390,13 @@ def test_an_index_tuple_out_of_range_is_refused(at: int, value: int, most: int) 
     index = torch.zeros(6, 3, dtype=torch.int64)
     index[4, at] = value
     name = TENSOR.modes[at].name
-    assert refused(TENSOR, index) == f"index has '{name}' {value}, but '{name}'s are from 0 to {most}."
+    assert refused(TENSOR, index) == f"index has '{name}' {value}, but '{name}'s must be from 0 to {most}."
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (4,), ()])
 def test_index_tuples_of_another_length_are_refused(shape: tuple[int, ...]) -> None:
     modes = ", ".join(map(str, TENSOR.modes))
-    wanted = f"index has shape {shape}, but the last axis should be 3, one for each mode ({modes})."
+    wanted = f"index has shape {shape}, but the last axis must be 3, one for each mode ({modes})."
     assert refused(TENSOR, torch.zeros(shape, dtype=torch.int64)) == wanted
 
 
@@ -408,9 +408,9 @@ def test_a_map_refuses_other_inputs() -> None:
     assert refused(MAP, x, x=x) == takes
     assert refused(MAP, x, y, y=y) == takes
     assert refused(MAP, x, z=y) == takes
-    assert refused(MAP, x[0], y).startswith("input 'x' has 2 axes, but should be x[b, n, i]")
-    assert refused(MAP, x, y[..., :1]).startswith("input 'y' has shape (2, 4, 1), but axis 2 of y[b, m, j] should be 2")
-    assert refused(MAP, x, y[:1]).startswith("input 'y' has shape (1, 4, 2), but axis 0 of y[b, m, j] should be 2")
+    assert refused(MAP, x[0], y).startswith("input 'x' has 2 axes, but must be x[b, n, i]")
+    assert refused(MAP, x, y[..., :1]).startswith("input 'y' has shape (2, 4, 1), but axis 2 of y[b, m, j] must be 2")
+    assert refused(MAP, x, y[:1]).startswith("input 'y' has shape (1, 4, 2), but axis 0 of y[b, m, j] must be 2")
 
 
 # --- no terms --------------------------------------------------------------------------------------------------------

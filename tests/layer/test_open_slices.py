@@ -162,7 +162,7 @@ def test_counting_goes_on_after_a_resume() -> None:
 
 
 def test_patience_is_checked() -> None:
-    with pytest.raises(tnmars.TnmarsError, match="at least 1 step"):
+    with pytest.raises(tnmars.TnmarsError, match="but must be at least 1"):
         tnmars.ShutSlices(lowrank(Mars()), 0)
 
 
@@ -178,3 +178,18 @@ def test_specs_train_with_open_slices(name: str) -> None:
             tnmars.MaskSchedule(layer, 10, seed=seed)
             answers.append(layer(*inputs))
         assert error(answers[0], answers[1]) <= 1e-5
+
+
+@pytest.mark.parametrize("straight_through", [False, True])
+def test_the_gates_of_a_pass_are_sampled_once(straight_through: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample says which slices are open, and is multiplied in."""
+    from tnmars.select import distributions
+
+    layer = tnmars.compile(
+        oracle.spec("tt_linear"), batch=16, selector=Mars(straight_through=straight_through), open_only=True
+    )
+    samples = []
+    draw = distributions.hard_concrete
+    monkeypatch.setattr(distributions, "hard_concrete", lambda *given: samples.append(1) or draw(*given))
+    layer(torch.ones(3, 784)).sum().backward()
+    assert len(samples) == 1

@@ -198,8 +198,8 @@ def test_no_source_and_no_function_is_in_a_pickle(path: Path) -> None:
 
 def test_a_name_that_is_code_is_refused() -> None:
     layer = tnmars.compile(oracle.spec("tt_linear"), batch=16)
-    core = layer.planner.graph.terms[0].cores[0]
-    object.__setattr__(core, "name", "G1\n    raise SystemExit  #")
+    layer.programs.planner = copy.deepcopy(layer.planner)
+    object.__setattr__(layer.planner.graph.terms[0].cores[0], "name", "G1\n    raise SystemExit  #")
     with pytest.raises(TnmarsError):
         pickled(layer)
 
@@ -207,12 +207,15 @@ def test_a_name_that_is_code_is_refused() -> None:
 @pytest.mark.parametrize("form", ["compiled", "compact"])
 def test_a_plan_that_is_code_is_refused(form: str) -> None:
     layer = tnmars.compile(oracle.spec("tt_linear"), batch=16)
-    frozen = layer if form == "compiled" else tnmars.freeze(layer, form)
-    program = (layer.plan("train", 16) if form == "compiled" else frozen.form).program
-    last = program.run[-1]
-    object.__setattr__(last, "out", "v0 = __import__('os'); v1")
+    changed = layer if form == "compiled" else tnmars.freeze(layer, form)
+    bad = copy.deepcopy(layer.plan("train", 16) if form == "compiled" else changed.form)
+    object.__setattr__(bad.program.run[-1], "out", "v0 = __import__('os'); v1")
+    if form == "compiled":
+        layer.programs.plans["train", 16] = bad
+    else:
+        changed.form = bad
     with pytest.raises(TnmarsError, match="is not a name that a value has"):
-        pickled(frozen)
+        pickled(changed)
 
 
 # --- other processes -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from tnmars.bench.einsums import BATCH, Labels, contraction
 from tnmars.graph import Graph, Role
+from tnmars.layer.forward import dense_layer
+from tnmars.layer.kinds.embedding import looked_up
 
 
 @dataclass(frozen=True)
@@ -34,59 +36,28 @@ class Contender:
 
 def rebuilt_weight(graph: Graph) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """Makes the weight in torch's layout from the cores, in pairs; padding is cut off."""
-    groups = [[mode for mode in graph.modes if mode.role in _held(role)] for role in graph.rules.layout]
-    groups = [group for group in groups if group] or [[mode] for mode in graph.modes]
-    output = tuple(mode.name for group in groups for mode in group)
-    contract = contraction(graph, [], {}, output)
-    room = [prod(mode.size for mode in group) for group in groups]
-    real = [graph.padding.get(group[0].role, (0, size))[1] for group, size in zip(groups, room, strict=True)]
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    contract = contraction(graph, [], {}, tuple(name for axis in graph.weight_axes for name in axis))
+    full = [prod(sizes[name] for name in axis) for axis in graph.weight_axes]
 
     def run(cores: Mapping[str, Tensor]) -> Tensor:
-        weight = contract(cores, []).reshape(room)
-        for axis, size in enumerate(real):
-            weight = weight.narrow(axis, 0, size) if size < room[axis] else weight
+        weight = contract(cores, []).reshape(full)
+        for axis, size in enumerate(graph.weight_lengths):
+            weight = weight.narrow(axis, 0, size) if size < full[axis] else weight
         return weight.reshape(graph.dense_shape)
 
     return run
 
 
-def _held(role: Role) -> tuple[Role, ...]:
-    return (Role.IN, Role.PATCH) if role is Role.IN else (role,)
-
-
-def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None) -> Contender:
-    """Rebuilds the weight on each call, then calls torch's own layer."""
+def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, largest: float = inf) -> Contender | None:
+    """Rebuilds the weight on each call, then calls torch's own layer; none where there is no such layer."""
+    layer = dense_layer(graph, largest)
+    if layer is None:
+        return None
     make = rebuilt_weight(graph)
-    options: dict[str, Any] = {key: value for key, value in graph.options if key not in ("bias", "padding_idx")}
-
-    def run(x: Tensor) -> Tensor:
-        weight = make(cores)
-        if graph.kind == "linear":
-            return functional.linear(x, weight, bias)
-        if graph.kind == "embedding":
-            return looked_up(graph, x, weight)
-        if graph.kind == "tensor":
-            return weight[x.unbind(-1)]
-        return (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1](
-            x, weight, bias, **options
-        )
-
-    return Contender("rebuild the weight", "plain", run, _trained(cores, bias))
-
-
-def looked_up(graph: Graph, index: Tensor, table: Tensor, tokens: Tensor | None = None) -> Tensor:
-    """Rows of a table, or where the graph has a mode, what torch makes of each bag of them.
-
-    The table has all rows, or those of the tokens, which rise.
-    """
-    options: dict[str, Any] = dict(graph.options)
-    if "mode" not in options:
-        return functional.embedding(index, table)
-    skip = options.get("padding_idx")
-    if skip is not None and tokens is not None:
-        place = int(torch.searchsorted(tokens, skip))
-        skip = place if place < len(tokens) and tokens[place] == skip else None
-    return functional.embedding_bag(index, table, mode=options["mode"], padding_idx=skip)
+    return Contender(
+        "rebuild the weight", "plain", lambda *inputs: layer(make(cores), bias, *inputs), _trained(cores, bias)
+    )
 
 
 def _trained(cores: Mapping[str, Tensor], bias: Tensor | None) -> tuple[Tensor, ...]:
@@ -95,7 +66,7 @@ def _trained(cores: Mapping[str, Tensor], bias: Tensor | None) -> tuple[Tensor, 
 
 def push(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Contender | None:
     """Pairwise einsum over the input and the cores; none for a convolution, which einsum cannot say."""
-    made = {"linear": _push_linear, "embedding": _push_rows, "tensor": _push_rows, "map": _push_map}.get(graph.kind)
+    made = _PUSHED.get(graph.kind)
     if made is None:
         return None
     return Contender("pairwise einsum", "plain", made(graph, cores, bias, batch), _trained(cores, bias))
@@ -117,8 +88,8 @@ def _push_linear(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None,
     return run
 
 
-def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Callable[..., Tensor]:
-    """Distinct rows, a slice of each core for each, and the einsum of the slices."""
+def _entries(graph: Graph, cores: Mapping[str, Tensor], batch: int) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The weight at some indices, one for each looked-up mode: slices of the cores, and the einsum of the slices."""
     rows = [mode for mode in graph.modes if mode.role in (Role.LOOKUP, Role.FREE)]
     outs = tuple(mode.name for mode in graph.modes if mode.role is Role.OUT)
     contract = contraction(graph, [], {BATCH: batch}, (BATCH, *outs), [mode.name for mode in rows])
@@ -129,19 +100,32 @@ def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, b
         for term in graph.terms
         for core in term.cores
     }
-    strides = [(prod(mode.size for mode in rows[at + 1 :]), mode.size) for at, mode in enumerate(rows)]
 
-    def taken(digits: Sequence[Tensor]) -> Tensor:
-        slices = {name: _slices(cores[name], places, digits) for name, places in axes.items()}
-        return contract(slices, [])
+    def run(digits: Sequence[Tensor]) -> Tensor:
+        return contract({name: _slices(cores[name], places, digits) for name, places in axes.items()}, [])
+
+    return run
+
+
+def _push_tensor(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Callable[..., Tensor]:
+    entries = _entries(graph, cores, batch)
+    return lambda index: entries(index.unbind(-1))
+
+
+def _push_rows(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Callable[..., Tensor]:
+    """A table of the distinct rows, looked up by torch."""
+    entries = _entries(graph, cores, batch)
+    rows = graph.of_role(Role.LOOKUP)
+    strides = [(prod(mode.size for mode in rows[at + 1 :]), mode.size) for at, mode in enumerate(rows)]
+    padding: Any = dict(graph.options).get("padding_idx")
 
     def run(index: Tensor) -> Tensor:
-        if graph.kind == "tensor":
-            return taken(index.unbind(-1))
         tokens, place = torch.unique(index, return_inverse=True)
-        found = taken([tokens // stride % size for stride, size in strides])
-        table = found.reshape(len(tokens), -1)[:, : graph.out_features]
-        return looked_up(graph, place, table, tokens)
+        made = entries([tokens // stride % size for stride, size in strides])
+        skip = None
+        if padding is not None and (tokens == padding).any():
+            skip = int(torch.searchsorted(tokens, padding))
+        return looked_up(graph, made.reshape(len(tokens), -1)[:, : graph.out_features], place, skip)
 
     return run
 
@@ -173,3 +157,6 @@ def _push_map(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, ba
         return y.reshape([prod(lengths[name] for name in axis) for axis in graph.output])
 
     return run
+
+
+_PUSHED = {"linear": _push_linear, "embedding": _push_rows, "tensor": _push_tensor, "map": _push_map}

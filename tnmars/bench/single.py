@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from tnmars.bench.plain import Contender, looked_up, push, rebuild
+from tnmars.bench.plain import Contender, push, rebuild
 from tnmars.compiler import compile
 from tnmars.graph import Graph
+from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.module import TNModule
 from tnmars.ship.frozen import freeze
 from tnmars.timing.clock import in_turns, inference, training_step
-from tnmars.timing.tuning import example_inputs
 
 LARGEST = 2**27
-"""Weights with more numbers are not made."""
+"""Dense weights with more entries are not made."""
+DENSE = "dense torch layer"
 
 
 @dataclass(frozen=True)
@@ -33,28 +32,19 @@ class Result:
 
 
 def _dense(graph: Graph, layer: TNModule) -> Contender | None:
-    """Torch's own layer with the whole weight; for a map or a tensor, what stands for it."""
-    if graph.kind == "map" or torch.Size(graph.dense_shape).numel() > LARGEST:
+    """Torch's own layer with the dense weight."""
+    run = dense_layer(graph, LARGEST)
+    if run is None:
         return None
     weight = layer.dense().detach().clone().requires_grad_()
     bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
-    options: dict[str, Any] = {key: value for key, value in graph.options if key not in ("bias", "padding_idx")}
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[max(1, len(graph.kernel_size)) - 1]
-    runs: dict[str, Callable[[Tensor], Tensor]] = {
-        "linear": lambda x: functional.linear(x, weight, bias),
-        "conv": lambda x: convolve(x, weight, bias, **options),
-        "embedding": lambda x: looked_up(graph, x, weight),
-        "tensor": lambda x: weight[x.unbind(-1)],
-    }
-    return Contender("dense torch layer", "dense", runs[graph.kind], (weight, *([] if bias is None else [bias])))
+    return Contender(DENSE, "dense", partial(run, weight, bias), (weight, *([] if bias is None else [bias])))
 
 
 def _plain(graph: Graph, layer: TNModule, batch: int) -> list[Contender]:
     cores = {name: layer.cores.get(name) for name in graph.cores}
-    found = [push(graph, cores, layer.bias, batch)]
-    if graph.kind != "map" and torch.Size(graph.dense_shape).numel() <= LARGEST:
-        found.append(rebuild(graph, cores, layer.bias))
-    return [contender for contender in found if contender is not None]
+    contenders = [push(graph, cores, layer.bias, batch), rebuild(graph, cores, layer.bias, LARGEST)]
+    return [contender for contender in contenders if contender is not None]
 
 
 def bench_file(graph: Graph, batch: int = 128, image: int = 32, *, tune: bool = False, rounds: int = 9) -> Result:
@@ -92,9 +82,18 @@ def table(result: Result) -> list[list[str]]:
         cells = [name]
         for listed in (result.inference, result.training):
             times = dict(listed)
-            unit = times.get("dense torch layer")
+            unit = times.get(DENSE)
             found = times.get(name)
             cells.append("-" if found is None else f"{found * 1e3:.3f}")
             cells.append("-" if found is None or unit is None else f"{found / unit:.2f}")
         lines.append(cells)
     return lines
+
+
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """Cells as a Markdown table, padded so that it reads well as plain text too."""
+    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -189,7 +189,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")
 @JSON
 def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
-    """Draw the graph of FILE, in the terminal or to a picture."""
+    """Draw the graph of a spec file, in the terminal or as a picture."""
     import shutil
 
     from tnmars.cli.pictures import write_picture

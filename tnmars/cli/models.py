@@ -82,9 +82,10 @@ def _is_pruned(path: str) -> bool:
 )
 @JSON
 def diff(before: str, after: str, output: str | None, as_json: bool) -> None:
-    """Compare two spec files: bonds, cores, parameters and compression.
+    """Compare two spec files, as a table or as a picture.
 
-    With --output, also draw them on one scale: lines are as wide as the ranks, and what was cut is pale.
+    Prints bonds, cores, parameters and compression before and after. With --output, also draws both graphs on one
+    scale: lines are as wide as the ranks, and what was cut is pale.
     """
     from tnmars.cli.pictures import write_picture
     from tnmars.graph.difference import difference

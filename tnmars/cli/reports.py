@@ -62,9 +62,10 @@ def report(
     measure: bool,
     as_json: bool,
 ) -> None:
-    """Write what became of a model as one HTML file: graphs, gates, sizes, speed and training.
+    """Write a report of a model before and after pruning.
 
-    BEFORE and AFTER are files of tnmars.save or tnmars.save_checkpoint. The model's classes are not needed.
+    The report is one HTML file with graphs, gates, sizes, speed and training. BEFORE and AFTER are files of tnmars.save
+    or tnmars.save_checkpoint. The model's classes are not needed.
     """
     from tnmars.reporting import report as write
     from tnmars.reporting.history import read_history

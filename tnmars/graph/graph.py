@@ -1,6 +1,6 @@
 """The graph: how a weight is decomposed into cores joined by named bonds. A frozen value, valid once built.
 
-A network is a sum of terms over the same modes; a term is a set of cores that list edges by name. An edge that three
+The weight is a sum of terms over the same modes; a term is a set of cores that list edges by name. An edge that three
 or more cores list is a hyperedge and has no class of its own: incidence is derived from the cores, never stored twice.
 Nothing here knows the name of a decomposition.
 """
@@ -34,17 +34,34 @@ _ROLE_ORDER = {role: at for at, role in enumerate(Role)}
 
 @dataclass(frozen=True)
 class Graph(Fields):
-    """A decomposed weight: its kind, its modes and the terms whose sum it is.
+    """A decomposed weight: its kind, its modes, and the terms whose sum it is. A frozen, hashable value.
 
-    Kind, modes, terms, features and options make up equality; `name` and `origin` do not. What is equal in meaning is
-    stored alike: modes are grouped by role, options that are torch's defaults and features without padding are left
-    out, and a convolution's `kernel_size` is always filled in. Raises `GraphError` with every problem at once.
+    Graphs with the same meaning are equal: modes are grouped by role, options with torch's default values and features
+    without padding are dropped, and a convolution's `kernel_size` is filled in. `name` and `origin` do not count.
+    Usually `tnmars.network`, a family or a spec file makes a graph.
 
-    >>> r = Edge("r", 2)
-    >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
-    >>> g = Graph("linear", modes, (Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),))
-    >>> g.dense_shape, g.bonds["r"].size, g.cores["B"]
-    ((6, 8), 2, (2, 6))
+    Args:
+        kind: What the layer does: `"linear"`, `"conv"`, `"embedding"`, `"tensor"` or `"map"`.
+        modes: The open edges. Within a role their order is that of the flattened axis, first mode slowest.
+        terms: The summands. Without any, the weight is zero.
+        shared: Names of modes that sit on several cores; each of their values selects a slice of all these cores.
+        features: Real sizes by role where the product of the modes is larger; the rest is padding.
+        kernel_size: The taps along each spatial axis of a convolution; by default the kernel modes, an axis each.
+        inputs: The inputs of a map.
+        output: The axes of a map's output.
+        options: Options of the torch layer, such as `("stride", 2)`.
+        name: A name for people.
+        origin: Where a pruned graph came from: plain data, for information only.
+
+    Raises:
+        GraphError: With every problem at once, each with the path of the part it is about.
+
+    Example:
+        >>> r = Edge("r", 2)
+        >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
+        >>> g = Graph("linear", modes, (Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),))
+        >>> g.dense_shape, g.bonds["r"].size, g.cores["B"]
+        ((6, 8), 2, (2, 6))
     """
 
     name: str = field(default="", compare=False)
@@ -63,7 +80,7 @@ class Graph(Fields):
         return cls(**{entry.name: getattr(given, entry.name) for entry in fields(Fields)}, name=name, origin=origin)
 
     def with_origin(self, origin: Mapping[str, Json] | None) -> Graph:
-        """The same graph with a note of where it came from. Nothing else changes, so no other rule is asked again."""
+        """The same graph with another `origin`. Only the origin is checked, because nothing else changes."""
         problems = _label_problems(self.name, origin)
         if problems:
             raise GraphError(problems)
@@ -80,7 +97,7 @@ class Graph(Fields):
 
     @property
     def rules(self) -> Kind:
-        """What this kind of layer may have."""
+        """The roles, layout and options of this kind of layer."""
         return KINDS[self.kind]
 
     def sizes(self, term: Term) -> dict[str, int]:
@@ -97,7 +114,7 @@ class Graph(Fields):
         return {mode.name: mode.size for mode in self.modes}
 
     def qualified(self, term: Term, name: str) -> str:
-        """The name of a bond or core among those of all terms: `t1.r1` where there are several terms, else `r1`."""
+        """The name of a bond or core that is unique in the graph: `t1.r1` if there are several terms, else `r1`."""
         return name if len(self.terms) == 1 else f"{term.name}.{name}"
 
     @cached_property
@@ -119,7 +136,7 @@ class Graph(Fields):
         return self._core_edges[core]
 
     def bonds_of(self, core: str) -> tuple[str, ...]:
-        """For each axis of a core, both by qualified name, its bond; empty for a mode."""
+        """For each axis of a core the qualified name of its bond, or an empty text for a mode."""
         return self._core_bonds[core]
 
     @cached_property
@@ -172,7 +189,7 @@ class Graph(Fields):
 
     @cached_property
     def dense_shape(self) -> tuple[int, ...]:
-        """The shape of the weight in torch's layout, without padding; one axis per mode where torch has none."""
+        """The shape of the weight in torch's layout, without padding; one axis per mode if torch has no layout."""
         if not self.rules.layout:
             return tuple(mode.size for mode in self.modes)
         axes = [self.kernel_size if role is Role.KERNEL else (self.real_size(role),) for role in self.rules.layout]
@@ -183,7 +200,7 @@ class Graph(Fields):
         """The modes on each axis of the dense weight, in torch's order, before padding is cut off.
 
         One axis for each role of the kind's layout, patch modes on the axis of the inputs; a role without modes has an
-        empty axis. One axis per mode where torch has no layout.
+        empty axis. One axis per mode if torch has no layout.
         """
         if not self.rules.layout:
             return tuple((mode.name,) for mode in self.modes)
@@ -208,7 +225,7 @@ class Graph(Fields):
 
     @cached_property
     def window(self) -> Window:
-        """The kernel with its stride, dilation and padding; without axes where the layer is not a convolution."""
+        """The kernel with its stride, dilation and padding; it has no axes if the layer is not a convolution."""
         return Window.of(self.kernel_size, dict(self.options))
 
     @cached_property
@@ -222,7 +239,7 @@ class Graph(Fields):
 
     @property
     def signature(self) -> str:
-        """What the layer maps to what, in numbers."""
+        """The sizes of the layer's input and output, as text."""
         if self.kind == "linear":
             return f"{self.in_features} -> {self.out_features}"
         if self.kind == "conv":
@@ -235,7 +252,7 @@ class Graph(Fields):
         return shape
 
     def with_terms(self, terms: Sequence[Term]) -> Graph:
-        """The same graph with other terms over its modes; a mode that none of them shares is no longer shared."""
+        """The same graph with other terms. A mode that no term has on two cores is no longer shared."""
         ends = [term.ends() for term in terms]
         shared = tuple(name for name in self.shared if any(len(found.get(name, ())) > 1 for found in ends))
         return replace(self, terms=tuple(terms), shared=shared)
@@ -270,12 +287,14 @@ def _label_problems(name: object, origin: object) -> list[Problem]:
     """What a spec file could not carry: a name is one line, `origin` plain data with identifiers as its keys."""
     found = []
     if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
-        found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
+        found.append(
+            Problem("the graph's name must be one line of text.", f"It may have up to {MAX_NAME} printable characters.")
+        )
     if origin is not None and not (
         isinstance(origin, Mapping) and all(map(is_identifier, origin)) and all(map(_is_data, origin.values()))
     ):
-        hint = "It is a table of names with numbers, text, lists and tables."
-        found.append(Problem("origin is not plain data.", hint))
+        hint = "Use a table of names with numbers, text, lists and tables."
+        found.append(Problem("origin must be plain data.", hint))
     return found
 
 

@@ -1,7 +1,6 @@
-"""Options of a layer: what is wrong with a value, and its canonical form, in which equal settings are equal values.
+"""Options of a layer: what is wrong with a value, and how it is stored so that equal settings are equal values.
 
-The values are torch's: `stride=[2, 2]` is stored as 2, `padding='valid'` as 0, and a value that is torch's default is
-not stored at all.
+The values are torch's: `stride=[2, 2]` is stored as 2, `padding='valid'` as 0, and torch's default is not stored.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ OptionValue = int | str | tuple[int, ...]
 
 
 def plain(value: object) -> object:
-    """A value with numpy's whole numbers, also in a list, made Python's own."""
+    """A value with NumPy's integers, also in a list, as Python's own."""
     return type(value)(map(as_int, value)) if isinstance(value, (list, tuple)) else as_int(value)
 
 
@@ -27,20 +26,20 @@ def _axes_problem(option: Option, value: object, spatial: int, least: int) -> st
         if len(value) == spatial:
             return ""
         return f"option '{option.name}' has {plural(len(value), 'number')} for a kernel of {spatial} spatial axes."
-    return f"option '{option.name}' is {value!r}, which is not a whole number from {least} on, nor a list of them."
+    return f"option '{option.name}' is {value!r}, but must be a whole number of at least {least}, or a list of them."
 
 
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:
-    """What is wrong with the value of an option for a layer with `spatial` spatial axes, if anything."""
+    """The problem of an option's value for a layer with `spatial` spatial axes, or None."""
     if value is None and option.default is None:
         return None
     text = ""
     if option.takes == "flag" and not isinstance(value, bool):
-        text = f"option '{option.name}' is {value!r}, which is neither true nor false."
+        text = f"option '{option.name}' is {value!r}, but must be true or false."
     elif option.takes == "index" and not is_int(value):
-        text = f"option '{option.name}' is {value!r}, which is not a row number."
+        text = f"option '{option.name}' is {value!r}, but must be a row number."
     elif option.takes == "bag" and value not in BAGS:
-        text = f"option '{option.name}' is {value!r}, which is neither 'sum' nor 'mean'."
+        text = f"option '{option.name}' is {value!r}, but must be 'sum' or 'mean'."
     elif option.takes == "axes":
         text = _axes_problem(option, value, spatial, least=1)
     elif option.takes == "padding" and value not in ("same", "valid"):
@@ -49,7 +48,7 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
 
 
 def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -> Iterator[Problem]:
-    """Everything wrong with the options given to a layer with so many spatial axes and rows."""
+    """Every problem of the options of a layer with this number of spatial axes and rows."""
     known = {option.name: option for option in kind.options}
     for key, value in given.items():
         if key not in known:
@@ -65,19 +64,19 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
         elif known[key].takes == "index" and isinstance(value, int) and not -rows <= value < rows:
             yield Problem(
                 f"option '{key}' is {value}, but the table has {rows:,} rows.",
-                f"It may be from {-rows} to {rows - 1}.",
+                f"It must be from {-rows} to {rows - 1}.",
                 path=(key,),
             )
     if given.get("padding") == "same" and given.get("stride", 1) not in (1, [1] * spatial, (1,) * spatial):
         yield Problem(
-            "padding 'same' does not go with a stride other than 1.",
+            "padding 'same' requires a stride of 1.",
             "torch refuses it too: give the padding in numbers.",
             path=("padding",),
         )
 
 
 def canonical(kind: Kind, given: Mapping[str, object], rows: int) -> tuple[tuple[str, OptionValue], ...]:
-    """The options that differ from torch's defaults, in the order of the kind's table, each in its shortest form."""
+    """The options that differ from torch's defaults, in the order of the kind's table, each as short as possible."""
     kept: list[tuple[str, OptionValue]] = []
     for option in kind.options:
         if option.name not in given:

@@ -1,7 +1,7 @@
 """The parts of a graph: edges, cores, terms and the operands of a map. Frozen values, checked when built.
 
-A part knows nothing of the graph around it: whether an edge is declared, or how many cores it joins, is checked by
-`tnmars.rules` where the parts come together.
+A part does not know the graph around it: whether an edge is declared, or how many cores it joins, is checked by
+`tnmars.graph.rules` where the parts come together.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAIN = "main"
 NAME_RULE = "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters."
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"
-"""What a name looks like, as a regular expression."""
+"""A name as a regular expression."""
 IDENTIFIER = WORD.replace("*", "{0,99}")
-"""The same with its length."""
+"""A name as a regular expression that also limits its length."""
 
 Axis = tuple[str, ...]
 """One axis of an operand: one name, or several flattened together, first slowest."""
@@ -47,7 +47,7 @@ def is_identifier(name: object) -> bool:
 
 
 def name_problem(what: str, name: object) -> Problem | None:
-    """What is wrong with a name, if anything."""
+    """The problem of a name, or None."""
     if is_identifier(name):
         return None
     shown = repr(name) if len(repr(name)) < 60 else repr(name)[:57] + "..."
@@ -58,11 +58,11 @@ def name_problem(what: str, name: object) -> Problem | None:
 
 
 def size_problem(what: str, size: object) -> Problem | None:
-    """What is wrong with a size, if anything."""
+    """The problem of a size, or None."""
     if is_int(size, 1, MAX_SIZE):
         return None
     shown = f"{size:,}" if is_int(size) else repr(size)
-    return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
+    return Problem(f"{what} has size {shown}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
 
 
 def is_int(value: object, least: float = -inf, most: float = inf) -> TypeIs[int]:
@@ -90,12 +90,12 @@ def as_int(value: object) -> object:
 
 
 def is_list(value: object) -> bool:
-    """Whether a value has entries, and is not a text, whose entries would be letters."""
+    """Whether a value has entries and is not text, whose entries would be letters."""
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def name_list(what: str, given: Iterable[str]) -> tuple[str, ...]:
-    """The entries of a list of names. Raises where it is one text, which would be taken for a list of letters."""
+    """The entries of a list of names. Raises `GraphError` for text, which would be a list of letters."""
     if not is_list(given):
         raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
     return tuple(given)
@@ -116,7 +116,20 @@ class Value:
 
 @dataclass(frozen=True)
 class Edge:
-    """A named index with a size: a bond, or a mode with a role."""
+    """A named index with a size: a bond, or a mode with a role.
+
+    Args:
+        name: An identifier of at most 100 characters.
+        size: The number of values of the index, at least 1. For a bond, users call it the rank.
+        role: What the edge is for: `Role.BOND`, the default, or the role of a mode, also as text such as `"in"`.
+
+    Raises:
+        GraphError: If the name, the size or the role is not valid.
+
+    Example:
+        >>> Edge("r", 4).is_bond, str(Edge("i", 8, "in"))
+        (True, 'i=8')
+    """
 
     name: str
     size: int
@@ -145,7 +158,19 @@ class Edge:
 
 @dataclass(frozen=True)
 class Core:
-    """A learned tensor with one axis for each edge that it lists, in that order."""
+    """A learned tensor with one axis for each edge that it lists, in that order.
+
+    Args:
+        name: An identifier; with the term's name in front where there are several terms, it is the state-dict key.
+        edges: The names of the edges, each once. Sizes belong to the edges, so that they cannot disagree.
+
+    Raises:
+        GraphError: If a name is not an identifier, or an edge is listed twice.
+
+    Example:
+        >>> print(Core("A", ("i", "r")))
+        A[i, r]
+    """
 
     name: str
     edges: tuple[str, ...]
@@ -165,7 +190,7 @@ class Core:
             if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
-                    "A core lists an edge once; for a trace, put an identity between, or use another bond.",
+                    "A core must list an edge once; for a trace, put an identity core between, or use another bond.",
                     path=(at,),
                 )
             seen.add(edge)
@@ -176,7 +201,21 @@ class Core:
 
 @dataclass(frozen=True)
 class Term(Value):
-    """One summand of the weight: its own bonds and cores, over the modes of the graph."""
+    """One summand of the weight: its own bonds and cores, over the modes of the graph.
+
+    Args:
+        name: An identifier. The only term of a graph that is not a sum is called `"main"`.
+        bonds: The bonds of this term, each with its size.
+        cores: The cores. An edge that two or more of them list is summed over; a bond may have any number of ends.
+
+    Raises:
+        GraphError: If two bonds or two cores have the same name, or an edge among the bonds is a mode.
+
+    Example:
+        >>> term = Term("main", (Edge("r", 2),), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
+        >>> term.ends()["r"]
+        ('A', 'B')
+    """
 
     name: str
     bonds: tuple[Edge, ...]
@@ -198,7 +237,7 @@ class Term(Value):
         for bond in self.bonds:
             if not bond.is_bond:
                 yield Problem(
-                    f"edge '{bond.name}' has role '{bond.role}', but a term holds bonds only.",
+                    f"edge '{bond.name}' has role '{bond.role}', but a term must hold bonds only.",
                     "Modes belong to the graph: every term has the same ones.",
                     path=("bonds", bond.name),
                 )
@@ -226,7 +265,20 @@ class Term(Value):
 
 @dataclass(frozen=True)
 class Operand:
-    """A named input of a map and the names on its axes."""
+    """A named input of a layer of kind `"map"`, with the names on its axes.
+
+    Args:
+        name: The name by which the input is passed.
+        axes: One tuple of names for each axis. A name is a mode with role `in`, or any other name, which is then a data
+            axis such as a batch, of any length. Several names on one axis are modes flattened together, first slowest.
+
+    Raises:
+        GraphError: If the name is not an identifier, or an axis has no name.
+
+    Example:
+        >>> print(Operand("x", (("batch",), ("i1", "i2"))))
+        x[batch, (i1 i2)]
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -234,7 +286,10 @@ class Operand:
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
         object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in self.axes))
-        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        empty = Problem(
+            f"input '{self.name}' has an axis without a name.",
+            "An axis must be a name, or several names flattened together.",
+        )
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:
@@ -251,7 +306,7 @@ def axis_text(axis: Axis) -> str:
 
 
 def parse_axis(text: str) -> Axis | None:
-    """The axis that `text` writes, or None where it is not one: the inverse of `axis_text`."""
+    """The axis that `text` describes, or None if it describes none: the inverse of `axis_text`."""
     stripped = text.strip()
     if stripped.startswith("(") and stripped.endswith(")"):
         names = tuple(stripped[1:-1].split())

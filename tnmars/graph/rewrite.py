@@ -1,7 +1,7 @@
-"""Graph to graph: bonds cut to the slices that are kept, bonds of size 1 dropped, cores merged.
+"""Graph to graph: bonds reduced to the kept slices, bonds of size 1 dropped, cores merged.
 
 A rewrite is a value: the graph after it, and for every core of that graph how it is made from cores before. So numbers
-follow in the same way whether they are weights, gradients or an optimiser's state. Nothing here holds a number.
+follow in the same way whether they are weights, gradients or an optimizer's state. Nothing here holds a number.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tnmars.graph.graph import Core, Edge, Graph, Term
 from tnmars.graph.parts import as_int, is_int
 
 Keep = Mapping[str, Sequence[int]]
-"""The kept indices of bonds, by qualified name and in rising order; a bond that is not named keeps all."""
+"""The kept indices of bonds, by qualified name and in increasing order; a bond that is not named keeps all."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A core before: its name and edges, and which indices of an axis are taken (None: all)."""
+    """A core before the rewrite: its name and edges, and the indices that are taken along each axis (None: all)."""
 
     name: str
     edges: tuple[str, ...]
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A core after: the product of its sources, summed over the edges that it does not have."""
+    """A core after the rewrite: the product of its sources, summed over the edges that it does not have."""
 
     name: str
     edges: tuple[str, ...]
@@ -38,7 +38,7 @@ class Piece:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is one core with entries left out, so that state that belongs to entries can follow."""
+        """Whether it is one core with entries left out, so that state of single entries can follow."""
         return len(self.sources) == 1
 
 
@@ -55,22 +55,22 @@ class Rewrite:
 
 
 def prune(graph: Graph, keep: Keep) -> Rewrite:
-    """The graph with only the kept slices; a term of which a bond keeps none is removed."""
+    """The graph with only the kept slices. A term is removed if one of its bonds keeps no slice."""
     kept = _checked(graph, keep)
     terms, origin = [], []
     for term in graph.terms:
-        wanted = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
-        if all(wanted.values()):
-            terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in wanted.items())))
-            origin.append((term, wanted))
+        slices = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
+        if all(slices.values()):
+            terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in slices.items())))
+            origin.append((term, slices))
     after = graph.with_terms(terms)
     pieces, bonds, taken = [], [], []
-    for term, (before, wanted) in zip(terms, origin, strict=True):
+    for term, (before, slices) in zip(terms, origin, strict=True):
         for core in before.cores:
-            entries = tuple(wanted.get(edge) for edge in core.edges)
+            entries = tuple(slices.get(edge) for edge in core.edges)
             source = Source(graph.qualified(before, core.name), core.edges, entries)
             pieces.append(Piece(after.qualified(term, core.name), core.edges, (source,)))
-        for name, indices in wanted.items():
+        for name, indices in slices.items():
             bonds.append((after.qualified(term, name), graph.qualified(before, name)))
             taken.append((after.qualified(term, name), indices))
     return Rewrite(after, tuple(pieces), tuple(bonds), tuple(taken))
@@ -89,14 +89,14 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
         numbers = list(map(as_int, indices))
         taken = tuple(filter(is_int, numbers))
         if len(taken) < len(numbers):
-            text = f"keep of bond '{name}' is {list(indices)!r}."
-            problems.append(Problem(text, "It lists the numbers of slices, such as [0, 2]."))
+            text = f"keep of bond '{name}' is {list(indices)!r}, but must be a list of whole numbers."
+            problems.append(Problem(text, "List the slices to keep, such as [0, 2]."))
             continue
         if any(after <= before for before, after in pairwise(taken)) or any(
             not 0 <= index < sizes[name] for index in taken
         ):
-            text = f"keep of bond '{name}' is {list(taken)}."
-            problems.append(Problem(text, f"Indices rise, from 0 to {sizes[name] - 1}."))
+            text = f"keep of bond '{name}' is {list(taken)}, but must be increasing, from 0 to {sizes[name] - 1}."
+            problems.append(Problem(text, "List each slice to keep once, in order."))
         found[name] = taken
     if problems:
         raise GraphError(problems)

@@ -1,7 +1,7 @@
 """What makes a graph valid: every rule that spans its parts, as generators of problems.
 
 In go the fields of a `Graph`, out come all problems at once, each with the path of the part it is about, so that a
-spec reader can point at the line. A term's problems do not depend on the other terms.
+spec reader can point at the line. The problems of a term do not depend on the other terms.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _FLAT = (Role.IN, Role.LOOKUP, Role.PATCH, Role.OUT)
 """The roles whose modes are one axis of some tensor, flattened."""
 
 MAX_PARTS = 10_000
-"""How many modes, bonds and cores a graph may have in all."""
+"""The number of modes, bonds and cores that a graph may have in all."""
 
 MAX_PROBLEMS = 100
-"""How many problems of one graph are reported: nobody reads more, and a broken file may have thousands."""
+"""The number of problems of one graph that are reported; a broken file may have thousands."""
 
 
 def problems(fields: Fields) -> list[Problem]:
-    """Everything that is wrong with the fields of a graph, up to a hundred problems; empty where they make one."""
+    """Every problem of the fields of a graph, up to a hundred; empty if they are valid."""
     kind = KINDS.get(fields.kind) if isinstance(fields.kind, str) else None
     if kind is None:
         return [
@@ -39,7 +39,7 @@ def problems(fields: Fields) -> list[Problem]:
         ]
     parts = len(fields.modes) + sum(len(term.bonds) + len(term.cores) for term in fields.terms)
     if parts > MAX_PARTS:
-        text = f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed."
+        text = f"the graph has {parts:,} modes, bonds and cores, but must have at most {MAX_PARTS:,}."
         return [Problem(text, "Split the layer, or use fewer terms.")]
     every = chain(_modes(kind, fields), _terms(fields), _shared(fields), layer_rules.problems(kind, fields))
     return list(islice(every, MAX_PROBLEMS))
@@ -66,9 +66,9 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
     present = {mode.role for mode in fields.modes}
     for group in kind.needs:
         if not present & set(group):
-            wanted = "' or '".join(group)
+            roles = "' or '".join(group)
             yield Problem(
-                f"kind '{kind.name}' needs at least one mode with role '{wanted}'.",
+                f"kind '{kind.name}' needs at least one mode with role '{roles}'.",
                 f"Declare it, for example: {group[0]}: {{{group[0].value[0]}1: 8}}.",
                 path=("modes",),
             )
@@ -102,7 +102,7 @@ def _terms(fields: Fields) -> Iterator[Problem]:
 
 
 def _meant(term: Term, fields: Fields) -> set[str]:
-    """The edges that undeclared ones seem to stand for: a slip is reported where it is, not also where it is missed."""
+    """The edges that undeclared ones seem to misspell. A slip is reported where it is, not also where it is missed."""
     known = {edge.name for edge in (*fields.modes, *term.bonds)}
     return {closest(edge, known) for edge in islice((edge for edge in term.ends() if edge not in known), 10)}
 
@@ -169,19 +169,19 @@ def _core(core: Core, sizes: Mapping[str, int]) -> Iterator[Problem]:
 
 
 def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields, term: str) -> Iterator[Problem]:
-    """Problems of a mode on the cores of one term, which is named where there are several."""
+    """Problems of a mode on the cores of one term, which is named if there are several."""
     path = ("cores",) if term else ("modes", str(mode.role), mode.name)
     of = f" of term '{term}'" if term else ""
     if not cores:
         yield Problem(
             f"mode '{mode.name}' is declared, but no core{of} lists it.",
-            "Every term has each mode on one of its cores: add it to a core, or remove it.",
+            "Every term must have each mode on one of its cores: add it to a core, or remove it.",
             path,
         )
     elif len(cores) > 1 and mode.name not in fields.shared:
         yield Problem(
             f"mode '{mode.name}' is on {plural(len(cores), 'core')}{of}: {listing(cores)}; a mode belongs to one core.",
-            "To join the cores, use a bond. If each value of the mode shall select a slice of all of them "
+            "To join the cores, use a bond. If each value of the mode should select a slice of all of them "
             f"(block-diagonal, Monarch), declare it: shared: [{mode.name}].",
             path,
         )
@@ -194,7 +194,7 @@ def _shared(fields: Fields) -> Iterator[Problem]:
     for at, name in enumerate(fields.shared):
         path = ("shared", at)
         if name in seen:
-            yield Problem(f"shared lists mode '{name}' twice.", "Once is enough.", path)
+            yield Problem(f"shared lists mode '{name}' twice.", "Remove one of them.", path)
         elif name not in modes:
             yield Problem(
                 f"shared lists '{name}', which is not a mode.",

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge
+
+from tnmars.layer.torch_state import add_all_, is_plain
 
 Run = Callable[..., Tensor]
 
@@ -23,16 +24,13 @@ def in_chunks(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...], keep:
 
     With gradients, what is made in between is kept for the first `keep` rows alone; 0 keeps all.
     """
-    is_plain = torch._C._functorch.peek_interpreter_stack() is None
-    is_trained = torch.is_grad_enabled() and any(value.requires_grad for value in (rows, *more))
-    if forward_ad._current_level >= 0:
-        is_plain, is_trained = False, True
-    if is_plain and not is_trained:
-        return _filled(run, size, rows, more)
-    is_remade = is_plain and 0 < keep < rows.shape[0] and not rows.is_meta
-    if is_remade and not torch.is_autocast_enabled(rows.device.type):
-        found: Tensor = _Remade.apply(run, size, keep, rows, *more)  # type: ignore[no-untyped-call]
-        return found
+    if is_plain():
+        if not (torch.is_grad_enabled() and any(value.requires_grad for value in (rows, *more))):
+            return _filled(run, size, rows, more)
+        is_remade = 0 < keep < rows.shape[0] and not rows.is_meta
+        if is_remade and not torch.is_autocast_enabled(rows.device.type):
+            output: Tensor = _Remade.apply(run, size, keep, rows, *more)  # type: ignore[no-untyped-call]
+            return output
     return torch.cat([run(piece, *more) for piece in torch.split(rows, size)])
 
 
@@ -102,7 +100,7 @@ def _slopes(ctx: Any, slope: Tensor, rows: Tensor, needed: tuple[bool, ...]) -> 
         if inner is not None:
             inner[at * ctx.size : (at + 1) * ctx.size] = found[-1]
         if sums:
-            torch._foreach_add_(sums, list(found[: len(wanted)]))
+            add_all_(sums, found[: len(wanted)])
         else:
             sums = [value.contiguous() for value in found[: len(wanted)]]
     given = iter(sums)

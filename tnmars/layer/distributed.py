@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tnmars.layer.torch_state import is_plain
+
 
 def is_sharded(value: Tensor) -> bool:
     """Whether this rank holds only a part."""
@@ -22,14 +24,10 @@ def whole(value: Tensor) -> Tensor:
 
 def squares(values: Sequence[Tensor]) -> Tensor:
     """The sum of the squared entries of some tensors, on every rank."""
-    if any(map(is_sharded, values)) or not _is_eager():
+    if any(map(is_sharded, values)) or not is_plain():
         return torch.stack([whole(value.square().sum()) for value in values]).sum()
     found: Tensor = _Squares.apply(*values)  # type: ignore[no-untyped-call]
     return found
-
-
-def _is_eager() -> bool:
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 class _Squares(torch.autograd.Function):

@@ -41,10 +41,12 @@ class Masks(nn.Module):
         sizes: Mapping[str, int],
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        costs: Sequence[float] = (),
     ):
         super().__init__()
         self.selector = selector
         self.sizes = dict(sizes)
+        self.costs = tuple(costs) or (1.0,) * len(self.sizes)
         self.lengths = list(self.sizes.values())
         self._passes: int | None = 0
         count = sum(self.sizes.values())
@@ -66,9 +68,9 @@ class Masks(nn.Module):
         self.shut_for.zero_()
         self._draw(self.selector.noise(count), self.selector.temperature_at(0.0), is_warm=False)
 
-    def keep(self, logits: Tensor) -> Tensor:
-        """Which slices of one bond are kept; all while warm-up is on."""
-        return self.selector.keep(logits) | self.is_warm
+    def keep(self, logits: Sequence[Tensor]) -> list[Tensor]:
+        """Which slices of each bond are kept, in the order of `sizes`; all during warm-up."""
+        return [kept | self.is_warm for kept in self.selector.keep_all(logits, self.costs)]
 
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
@@ -94,27 +96,23 @@ class Masks(nn.Module):
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
         if not self.is_drawn:
-            return tuple(map(self._kept, logits))
+            return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
         if not torch.compiler.is_compiling():
             self.watch()
-        flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
-        return torch.split(self.selector.sample(flat, self.noise, self.temperature), self.lengths)
+        return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)
 
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:
         """Notes which gates this step's sample shuts."""
-        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature)
+        is_open = self.selector.is_open(_joined(logits), self.noise, self.temperature)
         self.shut_for.copy_(torch.where(is_open, torch.zeros_like(self.shut_for), self.shut_for + 1))
 
-    @torch.no_grad()
-    def open_slices(self, logits: Sequence[Tensor]) -> list[list[bool]]:
-        """For each bond, which gates of this step's sample are open, or have a gradient."""
-        is_open = self.selector.is_open(torch.cat(tuple(logits)), self.noise, self.temperature).tolist()
-        found, first = [], 0
-        for size in self.sizes.values():
-            found.append(is_open[first : first + size])
-            first += size
-        return found
+    def sample_open(self, logits: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], list[list[bool]]]:
+        """The gates of each bond as `forward` draws them, and which of them are open or have a gradient."""
+        self.watch()
+        gates, is_open = self.selector.sample_open(_joined(logits), self.noise, self.temperature)
+        flags = torch.split(is_open, self.lengths)
+        return torch.split(gates, self.lengths), [each.tolist() for each in flags]
 
     def take_(self, other: Masks, taken: Tensor) -> None:
         """Takes over the state of other masks, of whose gates it has those taken."""
@@ -125,7 +123,7 @@ class Masks(nn.Module):
 
     def probability(self, logits: Sequence[Tensor]) -> Tensor:
         """How probable it is that each gate is open, all bonds in one vector."""
-        found = self.selector.probability(torch.cat(tuple(logits)))
+        found = self.selector.probability(_joined(logits))
         if self.selector.opens_first:
             found = found.index_fill(0, self._firsts(), 1.0)
         return found
@@ -144,12 +142,13 @@ class Masks(nn.Module):
                 stacklevel=2,
             )
 
-    def _kept(self, logits: Tensor) -> Tensor:
-        return self.keep(logits).to(logits.dtype)
-
     def _firsts(self) -> Tensor:
         sizes = torch.tensor([0, *self.sizes.values()][:-1], device=self.noise.device)
         return torch.cumsum(sizes, 0)
 
     def extra_repr(self) -> str:
         return f"{self.selector}"
+
+
+def _joined(logits: Sequence[Tensor]) -> Tensor:
+    return torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]

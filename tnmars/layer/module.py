@@ -7,7 +7,7 @@ batch are taken, without a branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import ShapeError
-from tnmars.graph import Graph, Role
-from tnmars.layer import forward as faces
+from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
+from tnmars.layer.forward import forward
+from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.masks import Masks
 from tnmars.layer.open_slices import Opening, level_of, nearby
-from tnmars.layer.scaling import is_plain, scaled, scalings
+from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.program.form import Form
@@ -82,12 +83,16 @@ class Shell(nn.Module):
     def __init__(self, graph: Graph, device: torch.device | str | None, dtype: torch.dtype | None):
         super().__init__()
         self.graph = graph
-        self._sizes: Mapping[str, Any] = faces.public_sizes(graph)
+        self._sizes: Mapping[str, Any] = kind_of(graph).sizes(graph)
         self.register_buffer("_anchor", torch.zeros((), device=device, dtype=dtype), persistent=False)
 
     def __getattr__(self, name: str) -> Any:
         sizes = self.__dict__.get("_sizes", {})
         return sizes[name] if name in sizes else super().__getattr__(name)
+
+    @property
+    def _kind(self) -> LayerKind:
+        return kind_of(self.graph)
 
     @property
     def device(self) -> torch.device:
@@ -98,11 +103,19 @@ class Shell(nn.Module):
         return self._anchor.dtype
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        return faces.forward(self, inputs, named)
+        return forward(self, inputs, named)
 
 
 class TNModule(Shell):
     """A layer whose weight is a tensor network."""
+
+    gates: Cores | None
+    """The logits of the gates by bond; none without a selector."""
+    masks: Masks | None
+    """What turns the logits into gates."""
+    cached: Shell | None
+    """A frozen copy that computes instead while `tnmars.cached` is on. It is not part of the model."""
+    is_table = False
 
     def __init__(
         self,
@@ -119,7 +132,9 @@ class TNModule(Shell):
         self.rule = rule
         self.selector = selector
         self.open_only = open_only
-        self.__dict__["cached"] = None
+        self.register_module("gates", None)
+        self.register_module("masks", None)
+        self.cache_(None)
         graph = planner.graph
         cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
         kind = torch.float64 if dtype == torch.float64 else torch.float32
@@ -137,25 +152,20 @@ class TNModule(Shell):
     ) -> None:
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
-        self._bonds, self._scalings = tuple(self.graph.bonds), scalings(self.graph)  # not anew at every call
+        self._bonds = tuple(self.graph.bonds)  # once, because every pass asks for them
         self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self.cores = Cores(cores)
-        for name in ("gates", "masks"):
-            self._modules.pop(name, None)
-            self.__dict__[name] = None
+        self.gates, self.masks = None, None
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
-            self.masks = Masks(self.selector, sizes, self.device, self.dtype).train(self.training)
+            costs = self._slice_costs()
+            self.masks = Masks(self.selector, sizes, self.device, self.dtype, costs).train(self.training)
 
-    gates: Cores | None
-    """The logits of the gates by bond; none without a selector."""
-    masks: Masks | None
-    """What makes gates of them."""
-    is_table = False
-    cached: Shell | None
-    """A frozen copy that computes instead while `tnmars.cached` is on; it is not part of the model."""
+    def cache_(self, frozen: Shell | None) -> None:
+        """Lets a frozen copy compute instead, or no copy. It is not registered: it is not part of the model."""
+        self.__dict__["cached"] = frozen
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
@@ -190,6 +200,16 @@ class TNModule(Shell):
         sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
         terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
         return float(evaluate(terms, sizes)) / sum(sizes.values())
+
+    def _slice_costs(self) -> list[float]:
+        """What one slice of each bond costs while all others are there: 1, or the parameters or MACs that it holds."""
+        what = "uniform" if self.selector is None else self.selector.price
+        if what == "uniform":
+            return [1.0] * len(self.graph.bonds)
+        terms = self.mac_terms() if what == "macs" else parameter_terms(self.graph)
+        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
+        full = float(evaluate(terms, sizes))
+        return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
 
     def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
         """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.
@@ -227,13 +247,21 @@ class TNModule(Shell):
         """The gates of every bond, as `forward` would use them now."""
         if self.masks is None:
             return {}
-        found = (gate.to(self.dtype) for gate in self.masks(self.logits()))
-        return dict(zip(self._bonds, found, strict=True))
+        return self._by_bond(self.masks(self.logits()))
 
-    def scaled_cores(self) -> dict[str, Tensor]:
-        """The cores with the gates multiplied in, by which the layer could do without gates; as `forward` would now."""
-        cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
-        return cores if self.masks is None else scaled(self._scalings, self.gate_values(), cores)
+    def _by_bond(self, gates: Sequence[Tensor]) -> dict[str, Tensor]:
+        dtype = self.dtype
+        return {name: gate.to(dtype) for name, gate in zip(self._bonds, gates, strict=True)}
+
+    def folded(self, form: Form) -> tuple[Tensor, ...]:
+        """The parts of a form that depend on cores and gates alone, as `forward` would compute them now."""
+        made = code(form, self.graph if self.masks is not None else None)
+        return made.fold(*self._arguments(made, self.gate_values()))
+
+    def _arguments(self, made: Code, gates: Mapping[str, Tensor]) -> list[Tensor]:
+        """What the `fold` of some code takes: cores, then gates."""
+        get = self.cores.get
+        return [*(get(name) for name in made.cores), *(gates[name] for name in made.gates)]
 
     def extra_repr(self) -> str:
         count = sum(parameter.numel() for parameter in self.cores.parameters())
@@ -259,7 +287,7 @@ class TNModule(Shell):
 
     def dense(self) -> Tensor:
         """The whole weight in torch's layout; for a tensor or a map, with one axis per mode."""
-        if self.cached is not None and self.graph.of_role(Role.FREE):
+        if self.cached is not None and self._kind.is_weight:
             return self.cached.dense()  # type: ignore[no-any-return]
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
@@ -277,33 +305,25 @@ class TNModule(Shell):
         try:
             self._anchor.new_empty(shape)
         except RuntimeError:
-            kind = "ask for entries at index tuples" if self.graph.of_role(Role.FREE) else "use the layer on its inputs"
-            raise ShapeError(
-                f"the whole weight has {prod(shape):,} entries, too many for the memory; {kind}."
-            ) from None
+            fix = "ask for entries at index tuples" if self._kind.is_weight else "use the layer on its inputs"
+            raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
         if self.cached is not None and not (self.training and torch.is_grad_enabled()):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
-            return faces.without_terms(self, self.bias, inputs)
+            return self._kind.zero(self.graph, self.dense(), self.bias, inputs)
         made, given = self._ready("train" if torch.is_grad_enabled() else "infer", batch)
         return made(inputs, self.bias, made.fold(*given))
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
-        if self.masks is None:
-            made = self.programs.pick(self.nominal if torch.compiler.is_compiling() else batch, mode, self)
-            get = self.cores.get
-            return made, [get(name) for name in made.cores]
-        size = self.nominal if torch.compiler.is_compiling() else batch
-        if self.open_only and self.masks.is_drawn and is_plain():
-            held: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
-            is_open = dict(zip(self._bonds, self.masks.open_slices(self.logits()), strict=True))
-            return self.opening(mode, batch, held, self.gate_values(), is_open)
-        made = self.programs.pick(size, mode, self)
-        get, gates = self.cores.get, self.gate_values()
-        return made, [*(get(name) for name in made.cores), *(gates[name] for name in made.gates)]
+        if self.masks is not None and self.open_only and self.masks.is_drawn and is_plain():
+            cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+            gates, is_open = self.masks.sample_open(self.logits())
+            return self.opening(mode, batch, cores, self._by_bond(gates), dict(zip(self._bonds, is_open, strict=True)))
+        made = self._pick(self.nominal if torch.compiler.is_compiling() else batch, mode)
+        return made, self._arguments(made, self.gate_values())
 
     @property
     def _weight(self) -> Code | None:

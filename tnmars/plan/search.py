@@ -218,7 +218,7 @@ class Search:
 
 
 def _up_to(count: int, layers: Sequence[dict[Members, Members]]) -> list[Members]:
-    """Sets of cores, small ones first: every size that keeps the number of sets within `count`, and all single cores."""
+    """Sets of cores, small ones first: all single cores, and every size that keeps the number within `count`."""
     found = sorted(layers[0])
     for layer in layers[1:]:
         if len(found) + len(layer) > count:

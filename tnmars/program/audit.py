@@ -137,9 +137,7 @@ class _Audit:
         if isinstance(instruction, Receive):
             leaf = self.inputs.get(instruction.name)
             if leaf is None or not self._is_same(instruction.axes, leaf.axes):
-                wrong(
-                    f"{instruction.out} takes input {instruction.name!r}, but the layer has no such input, or it has other axes."
-                )
+                wrong(f"{instruction.out} takes input {instruction.name!r}, which is not an input of the layer.")
         rows = [label for label, _, _ in self.form.frame.strides]
         if any(label not in rows for label in instruction.looks_up):
             wrong(f"{instruction.out} looks up modes that the layer does not look up.")

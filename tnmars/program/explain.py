@@ -13,6 +13,7 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
 from tnmars.program.instruction import Site, Work
+from tnmars.text.numbers import byte_count, duration
 
 ITEM = 4
 """Bytes per number, in float32."""
@@ -100,10 +101,10 @@ def table(explained: Explained) -> str:
     """The explanation as text; steps above the line depend on cores alone."""
     chunk = f" in chunks of {explained.chunk}" if explained.chunk else ""
     against = (
-        f", dense {explained.dense_macs:,} and {_time(explained.dense_seconds)}" if explained.dense_seconds else ""
+        f", dense {explained.dense_macs:,} and {duration(explained.dense_seconds)}" if explained.dense_seconds else ""
     )
-    head = f"batch {explained.batch}: {explained.form}{chunk}, {explained.macs:,} MACs, {_bytes(explained.written)}"
-    lines = [f"{head}, {_time(explained.seconds)}{against}"]
+    head = f"batch {explained.batch}: {explained.form}{chunk}, {explained.macs:,} MACs, {byte_count(explained.written)}"
+    lines = [f"{head}, {duration(explained.seconds)}{against}"]
     width = max((len(row.step) for row in explained.steps), default=0)
     shapes = max((len(_shape(row)) for row in explained.steps), default=0)
     was_folded = False
@@ -112,24 +113,11 @@ def table(explained: Explained) -> str:
             lines.append("  " + "-" * (width + shapes + 36))
         was_folded = row.folded
         work = f"{row.macs:>14,} MACs" if row.macs else f"{row.elementwise:>14,} ops " if row.elementwise else " " * 19
-        lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {_bytes(row.written):>9}")
+        lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {byte_count(row.written):>9}")
     if explained.largest:
-        lines.append(f"  largest intermediate: {_shape(explained.largest)}, {_bytes(explained.largest.written)}")
+        lines.append(f"  largest intermediate: {_shape(explained.largest)}, {byte_count(explained.largest.written)}")
     return "\n".join(lines)
 
 
 def _shape(row: StepRow) -> str:
     return "x".join(map(str, row.shape)) or "1"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms"
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

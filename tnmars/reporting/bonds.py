@@ -39,16 +39,12 @@ def bond_gates(layer: TNModule) -> dict[str, BondGates]:
     """The gates of each bond of a layer, by qualified name; empty without gates."""
     if layer.masks is None:
         return {}
-    logits = [whole(value).detach().cpu() for value in layer.logits()]
-    chances = torch.split(
-        layer.masks.probability([whole(value) for value in layer.logits()]).cpu(), [value.numel() for value in logits]
-    )
-    is_warm = layer.masks.is_warm.cpu()
-    found = {}
-    for name, value, chance in zip(layer.graph.bonds, logits, chances, strict=True):
-        kept = layer.masks.selector.keep(value) | is_warm
-        found[name] = BondGates(tuple(chance.double().tolist()), tuple(map(bool, kept.tolist())))
-    return found
+    logits = [whole(value).detach() for value in layer.logits()]
+    chances = torch.split(layer.masks.probability(logits).cpu(), [value.numel() for value in logits])
+    gates = {}
+    for name, kept, chance in zip(layer.graph.bonds, layer.masks.keep(logits), chances, strict=True):
+        gates[name] = BondGates(tuple(chance.double().tolist()), tuple(map(bool, kept.tolist())))
+    return gates
 
 
 @torch.no_grad()

@@ -110,9 +110,7 @@ def _bonds(layer: Layer, history: History) -> Html:
     gated = [bond for bond in layer.bonds if bond.probabilities]
     words = "The layer had no gates before."
     if gated:
-        words = (
-            "The probability that the gate of each slice is open, before pruning. Blue slices are kept by the gates."
-        )
+        words = "The probability that each slice's gate is open, before pruning. Blue slices are kept by the gates."
         if layer.is_warm:
             words += " Warm-up was still on, which keeps all slices."
         elif layer.threshold is not None:

@@ -53,7 +53,8 @@ def _other(values: Iterable[Tensor], held: Iterable[TNModule]) -> int:
 def _from_file(path: str | Path) -> Source:
     held = read(path)
     model = stored(held)
-    found = {entry["names"][0]: built(model, entry) for entry in model.layers}
+    shared: dict[int, nn.Parameter] = {}
+    found = {entry["names"][0]: built(model, entry, shared) for entry in model.layers}
     prefixes = tuple(f"{name}." if name else "" for entry in model.layers for name in entry["names"])
     rest = {id(value): value for name, value in model.tensors.items() if _counts(name, value, prefixes)}
     biases = sum(layer.bias.numel() for layer in found.values() if layer.bias is not None)

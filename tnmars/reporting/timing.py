@@ -1,20 +1,18 @@
-"""Measured latency: a layer before, after and dense, in turns, so that a slow moment of the machine affects all of them."""
+"""Measured latency: a layer before, after and dense, taken in turns so that a slow moment affects all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
-from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.module import TNModule
 from tnmars.timing.clock import in_turns
-from tnmars.timing.tuning import example_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,20 +48,10 @@ def _judged(layer: TNModule) -> Iterator[None]:
         layer.train(training)
 
 
-def _dense(layer: TNModule) -> Callable[[Tensor], Tensor] | None:
-    """Torch's own layer with the whole weight; none for a map, or where the weight is too large."""
-    graph = layer.graph
-    if graph.kind == "map" or prod(graph.dense_shape) > LARGEST:
+def _dense(layer: TNModule) -> Callable[..., Tensor] | None:
+    """Torch's own layer with a weight of zeros; none for a map, or where the weight is too large."""
+    run = dense_layer(layer.graph, LARGEST)
+    if run is None:
         return None
-    weight = torch.zeros(graph.dense_shape, dtype=layer.dtype, device=layer.device)
-    bias = None if layer.bias is None else layer.bias.detach()
-    options: dict[str, Any] = {key: value for key, value in graph.options if key not in ("bias", "padding_idx")}
-    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[max(1, len(graph.kernel_size)) - 1]
-    embed = functional.embedding_bag if "mode" in options else functional.embedding
-    runs: dict[str, Callable[[Tensor], Tensor]] = {
-        "linear": lambda x: functional.linear(x, weight, bias),
-        "conv": lambda x: convolve(x, weight, bias, **options),
-        "embedding": lambda x: embed(x, weight, **options),
-        "tensor": lambda x: weight[x.unbind(-1)],
-    }
-    return runs.get(graph.kind)
+    weight = torch.zeros(layer.graph.dense_shape, dtype=layer.dtype, device=layer.device)
+    return partial(run, weight, None if layer.bias is None else layer.bias.detach())

@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from tnmars import files
 from tnmars.errors import Problem, TnmarsError
-from tnmars.layer import forward as faces
+from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Code, TNModule, code, layers
 from tnmars.pruning.prune_model import prune
 
@@ -107,13 +107,14 @@ def write_source(layer: nn.Module, path: str | Path) -> None:
 
 def source(layer: TNModule) -> str:
     """The text of a Python file with a class `Layer` that computes what the layer does."""
-    graph = layer.graph
+    graph, weight = layer.graph, layer._weight
+    kind = kind_of(graph)
+    assert weight is not None
     made = code(layer.plan("train", layer.nominal))
     emitted = _functions(made)
-    if graph.kind == "tensor":
-        assert layer._weight is not None
-        emitted.append(_functions(layer._weight)[0].replace("def fold(", "def whole(", 1))
-    if graph.kind in ("tensor", "embedding"):
+    if kind.is_weight:
+        emitted.append(_functions(weight)[0].replace("def fold(", "def whole(", 1))
+    if kind.is_indexed:
         emitted.append(_CHECK)
     return _FILE.format(
         title=f"{graph.kind} {graph.name or '(unnamed)'}: {graph.signature}",
@@ -121,7 +122,7 @@ def source(layer: TNModule) -> str:
         shapes="".join(f'    "{name}": {graph.cores[name]},\n' for name in made.cores),
         functions="\n\n\n".join(emitted),
         bias=f"nn.Parameter(torch.empty({graph.out_features}, **where))" if graph.has_bias else "None",
-        forward=indent(_forward(layer), "    "),
+        forward=indent(kind.source(graph, weight.cores), "    "),
     )
 
 
@@ -129,31 +130,6 @@ def _functions(made: Code) -> list[str]:
     """The text of `fold` and of `run`. Neither has an empty line."""
     _, fold, run = made.source.strip().split("\n\n\n")
     return [fold, run]
-
-
-def _forward(layer: TNModule) -> str:
-    """The method that checks and flattens the input, and shapes the output. Names of a graph are text in it at most."""
-    graph = layer.graph
-    more = "self.bias, *self.parts()" if graph.has_bias else "*self.parts()"
-    if graph.kind == "linear":
-        flat = f"run(x.reshape(-1, {graph.in_features}), {more})"
-        return f"def forward(self, x):\n    return {flat}.reshape(*x.shape[:-1], {graph.out_features})\n"
-    if graph.kind == "conv":
-        return _CONV.format(axes=len(graph.kernel_size) + 1, more=more)
-    if graph.kind == "map":
-        names = ", ".join(f"x{at}" for at in range(len(graph.inputs)))
-        comment = ", ".join(map(str, graph.inputs))
-        return f"def forward(self, {names}):  # {comment}\n    return run({names}, {more})\n"
-    if graph.kind == "embedding":
-        skip = faces.public_sizes(graph)["padding_idx"]
-        if "mode" in dict(graph.options):
-            kept = "torch.ones_like(flat, dtype=torch.bool)" if skip is None else f"flat.ne({skip})"
-            mean = " / counts.clamp_min(1.0).unsqueeze(-1)" if dict(graph.options)["mode"] == "mean" else ""
-            return _BAGS.format(rows=graph.vocab, kept=kept, width=graph.out_features, mean=mean)
-        fill = "" if skip is None else f".masked_fill(flat.eq({skip}).unsqueeze(-1), 0.0)"
-        return _EMBEDDING.format(rows=graph.vocab, fill=fill, width=graph.out_features)
-    assert layer._weight is not None
-    return _TENSOR.format(cores=layer._weight.cores, count=len(graph.modes), sizes=graph.dense_shape)
 
 
 _FILE = '''\
@@ -211,41 +187,3 @@ def check(index, sizes):
     """Rows that are not there would be read from elsewhere. Compiled code does not look at values."""
     if not torch.compiler.is_compiling() and ((index < 0) | (index >= index.new_tensor(sizes))).any():
         raise IndexError(f"an index is negative, or not below {sizes}.")'''
-
-_CONV = """\
-def forward(self, x):
-    if x.dim() == {axes}:
-        return run(x.unsqueeze(0), {more}).squeeze(0)
-    return run(x, {more})
-"""
-
-_EMBEDDING = """\
-def forward(self, index):
-    flat = index.reshape(-1)
-    check(flat, {rows})
-    return run(flat, *self.parts()){fill}.reshape(*index.shape, {width})
-"""
-
-_BAGS = """\
-def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags, tokens), or flat with offsets
-    flat = index.reshape(-1)
-    check(flat, {rows})
-    first = offsets.long() if index.dim() == 1 else torch.arange(len(index), device=index.device) * index.shape[1]
-    bag = torch.searchsorted(first, torch.arange(len(flat), device=flat.device), right=True) - 1
-    kept = {kept}
-    rows = run(flat, *self.parts()).masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.reshape(-1, 1)
-    counts = rows.new_zeros(len(first)).index_add(0, bag, kept.to(rows.dtype))
-    return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
-"""
-
-_TENSOR = """\
-def forward(self, index=None):
-    if index is None:
-        cores = dict(self.cores.named_parameters())
-        return whole(*[cores[name] for name in {cores}])[0]
-    flat = index.reshape(-1, {count})
-    check(flat, {sizes})
-    return run(flat, *self.parts()).reshape(index.shape[:-1])
-"""

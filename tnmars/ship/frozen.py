@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import TnmarsError
-from tnmars.graph import Role
 from tnmars.graph.counts import count
+from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Shell, TNModule, code, layers
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
@@ -42,8 +42,7 @@ class FrozenLayer(Shell):
         bias = layer.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         with torch.no_grad():
-            cores = layer.scaled_cores()
-            parts = self._code.fold(*(cores[name] for name in self._code.cores))
+            parts = layer.folded(form)
         # another form has other parts, which may have the same shapes: their names tell them apart
         digest = sha256(self._code.source.encode()).hexdigest()[:8]
         self._names = [f"part{at}_{digest}" for at in range(len(parts))]
@@ -118,10 +117,10 @@ def frozen_layer(
     numbers = count(layer.graph)
     shipped = max(numbers.cores, COMPACT * numbers.cores - numbers.other)  # the bias is shipped too
     limit = shipped if form == "compact" else max(COMPACT * numbers.cores, FAST)
-    is_tensor = bool(layer.graph.of_role(Role.FREE))
-    if not layer.graph.terms or (is_tensor and (form == "compact" or numbers.dense > limit)):
+    is_weight = kind_of(layer.graph).is_weight
+    if not layer.graph.terms or (is_weight and (form == "compact" or numbers.dense > limit)):
         return copy.deepcopy(layer).requires_grad_(False)
-    if is_tensor:
+    if is_weight:
         return FrozenTensor(layer)
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
@@ -163,8 +162,8 @@ def cached(model: nn.Module) -> Iterator[nn.Module]:
     found = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
     try:
         for layer in found:
-            layer.__dict__["cached"] = frozen_layer(layer, "fast")
+            layer.cache_(frozen_layer(layer, "fast"))
         yield model
     finally:
         for layer in found:
-            layer.__dict__["cached"] = None
+            layer.cache_(None)

@@ -29,7 +29,7 @@ from tnmars.spec.shape import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ListOf(Shape):
-    """A list of like things."""
+    """A list whose items have one shape."""
 
     item: Shape
     least: int = 0
@@ -37,12 +37,12 @@ class ListOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Items):
-            text = f"{label(path)} is {describe(node)}, which is not a list."
+            text = f"{label(path)} is {describe(node)}, but must be a list."
             return into.lose(node, path, text, f"Write {self.example}.")
         if not self.least <= len(node.nodes) <= self.most:
             span = f"{self.least} to {self.most}" if self.most < 10_000 else f"at least {self.least}"
             count = "1 entry" if len(node.nodes) == 1 else f"{len(node.nodes):,} entries"
-            into.lose(node, path, f"{label(path)} has {count}; it takes {span}.", "Add or remove some.")
+            into.lose(node, path, f"{label(path)} has {count}, but must have {span}.", "Add or remove some.")
         values: list[object] = []
         for at, entry in enumerate(node.nodes):
             value = self.item.read(entry, (*path, at), into)
@@ -82,7 +82,7 @@ class Nest(Shape):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableOf(Shape):
-    """Names, each with a like thing."""
+    """A table of names, whose values have one shape."""
 
     value: Shape
     what: str
@@ -90,11 +90,11 @@ class TableOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            text = f"{label(path)} is {describe(node)}, which is not a table."
+            text = f"{label(path)} is {describe(node)}, but must be a table."
             return into.lose(node, path, text, f"Write {self.example}.")
         into.lose_gaps(node, path)
         if len(node.entries) < self.least and not node.gaps:
-            into.lose(node, path, f"{label(path)} is empty; it takes at least one {self.what}.", "Add one.")
+            into.lose(node, path, f"{label(path)} is empty, but must have at least one {self.what}.", "Add one.")
         found = {}
         for key, (key_node, value_node) in node.entries.items():
             named = is_identifier(key)
@@ -122,20 +122,20 @@ class TableOf(Shape):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Field:
-    """A key of a record, what stands there, and what it is for."""
+    """A key of a record, the shape of its value, and its meaning."""
 
     key: str
     shape: Shape
     meaning: str
     required: bool = False
     fix: str = ""
-    """What to write where it is missing, if that is always the same."""
+    """What to write if it is missing, where that is always the same."""
     default: str = ""
-    """What holds where it is left out, in words."""
+    """Its default, in words."""
 
     @property
     def description(self) -> str:
-        """What it is for and what holds without it, as the schema says it."""
+        """Meaning and default, as the schema has them."""
         return f"{self.meaning}. Default: {self.default}" if self.default else self.meaning
 
 
@@ -146,11 +146,11 @@ class Record(Shape):
     fields: tuple[Field, ...]
     what: str = "this table"
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """Keys that are not known here, with where to put them."""
+    """Keys that belong elsewhere, each with a hint that says where."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            text = f"{label(path)} is {describe(node)}, which is not a table."
+            text = f"{label(path)} is {describe(node)}, but must be a table."
             return into.lose(node, path, text, f"Write {self.example}.")
         into.lose_gaps(node, path)
         known = {entry.key: entry for entry in self.fields}
@@ -180,7 +180,7 @@ class Record(Shape):
         return found
 
     def mistyped(self, table: Table) -> dict[str, str]:
-        """For the keys of a table that are not known, the absent ones that they seem to stand for."""
+        """For each unknown key of a table, the missing key that it seems to misspell."""
         absent = [entry.key for entry in self.fields if entry.key not in table.entries]
         known = {entry.key for entry in self.fields}
         unknown = [key for key in table.entries if key not in known][:MAX_HINTS]
@@ -204,7 +204,7 @@ class Record(Shape):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Either(Shape):
-    """The first of several shapes whose form fits: a scalar, a list, a list of lists, or a table."""
+    """The first of several shapes that fits by its outline: a scalar, a list, a list of lists, or a table."""
 
     shapes: tuple[Shape, ...]
 
@@ -220,7 +220,7 @@ class Either(Shape):
 
 
 def _fits(shape: Shape, node: Node) -> bool:
-    """Whether a node has the outer form of a shape."""
+    """Whether a node has the outline of a shape."""
     if isinstance(shape, Either):
         return any(_fits(other, node) for other in shape.shapes)
     if isinstance(shape, Nest):

@@ -1,7 +1,7 @@
-"""Spec text to graph: a strict reader that reports every problem of a file in one go, each with line and column.
+"""Spec text to graph: a strict reader that reports every problem of a file at once, each with line and column.
 
-The table of keys says what may stand where; the rules of the graph say whether it makes sense. Both name a problem's
-path, and the places noted on the way turn paths into lines and columns.
+The table of keys says what may appear where; the rules of the graph say whether it is valid. Both give a problem's
+path, and the places noted while reading turn paths into lines and columns.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tnmars.spec.shape import KEY_CUTOFF, MAX_HINTS, Reading
 from tnmars.weight import KEYWORD, Weight, weight_fields
 
 MAX_AXES = 100_000
-"""How many axes the cores of a graph may have in all, once its copies are written out."""
+"""The number of axes that the cores of a graph may have in all, copies included."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What was read from a text: the graph, or else the problems; and where in the text each part of it stands."""
+    """What was read from a text: the graph, or else its problems; and the place of each part in the text."""
 
     graph: Graph | None
     problems: tuple[Problem, ...] = ()
     places: Mapping[Path, Place] = field(default_factory=dict)
     copied: Mapping[str, str] = field(default_factory=dict)
-    """Term -> the name that it has in the text, where `copies` made it."""
+    """For each term that `copies` made, the name that it has in the text."""
 
     def locate(self, problem: Problem) -> Problem:
         """The problem with the place of its path, or of the nearest part around it."""
@@ -48,15 +48,49 @@ class Spec:
 
 
 def load(path: str | FilePath, /, **params: int) -> Graph:
-    """The graph in a spec file. Raises `SpecError` with every problem, each with line and column.
+    """The graph in a spec file.
 
-    Keywords override the file's parameters.
+    Args:
+        path: The file.
+        params: Values for parameters that the file declares under `params`; they replace the file's own.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SpecError: With every problem of the file at once, each with line and column.
+
+    Example:
+        >>> import tempfile
+        >>> from tnmars import families, save_spec
+        >>> graph = families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_spec(graph, f"{folder}/lowrank.yaml")
+        ...     load(f"{folder}/lowrank.yaml") == graph
+        True
     """
     return _graph(read_file(path, params), str(path))
 
 
 def loads(text: str, /, source: str = "<text>", **params: int) -> Graph:
-    """The graph in a text, as `load`; `source` is how messages call it."""
+    """The graph in the text of a spec file.
+
+    Args:
+        text: The text.
+        source: What messages call it.
+        params: Values for parameters that the text declares under `params`; they replace its own.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SpecError: With every problem of the text at once, each with line and column.
+
+    Example:
+        >>> text = "tnmars: 1\\nkind: linear\\nparams: {r: 2}\\nfamily: lowrank\\nin: [8]\\nout: [6]\\nrank: r"
+        >>> loads(text).bonds["r"].size, loads(text, r=4).bonds["r"].size
+        (2, 4)
+    """
     return _graph(read(text.encode("utf-8", "surrogatepass"), params), source)
 
 
@@ -67,7 +101,7 @@ def _graph(spec: Spec, source: str) -> Graph:
 
 
 def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> Spec:
-    """What stands in a spec file. Raises `SpecError` only where the file cannot be opened."""
+    """What was read from a spec file. Raises `SpecError` only if the file cannot be opened."""
     try:
         with FilePath(path).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -79,7 +113,7 @@ def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> 
 
 
 def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
-    """What stands in a spec text: a graph, or every problem of it."""
+    """What was read from the text of a spec file: a graph, or every problem of it."""
     try:
         tree, problems = parse(data)
     except TextError as refused:
@@ -95,7 +129,7 @@ def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
 
 
 def walk(tree: Table, into: Reading) -> dict[str, Any]:
-    """What stands under each key of a file, read by the table of keys alone; the graph's rules are not asked yet."""
+    """The value under each key of a file, read by the table of keys alone, before the rules of the graph."""
     values: dict[str, Any] = _record(tree).read(tree, (), into)
     return {"kind": _word(tree, "kind", KINDS), **values}
 
@@ -106,7 +140,7 @@ def _record(tree: Table) -> Record:
 
 
 def _entry(tree: Table, key: str) -> tuple[Scalar, Node] | None:
-    """What stands at a key, or at one that seems to stand for it, so that a slip there does not hide what is below."""
+    """The entry of a key, or of one that looks like a misspelling of it, so that a slip does not hide what is below."""
     if key in tree.entries:
         return tree.entries[key]
     slips = record(None, _notation(tree)).mistyped(tree)
@@ -114,7 +148,7 @@ def _entry(tree: Table, key: str) -> tuple[Scalar, Node] | None:
 
 
 def _word(tree: Table, key: str, known: Collection[str]) -> str | None:
-    """The word at a key, or the known one that it is most like."""
+    """The word at a key, or the known one that is most similar."""
     _, node = _entry(tree, key) or (None, None)
     if not isinstance(node, Scalar):
         return None
@@ -131,7 +165,7 @@ def _notation(tree: Table) -> str:
 
 
 def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
-    """Reads the parameters first, for the rest of the file uses them."""
+    """Reads the parameters first, because the rest of the file uses them."""
     key, node = _entry(tree, "params") or (None, None)
     declared: dict[str, int] = {}
     if isinstance(node, Table):
@@ -202,8 +236,8 @@ def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[s
     ordered = sorted(dict.fromkeys(located), key=_place)
     rest = ordered[rules.MAX_PROBLEMS :]
     if rest:
-        text = f"and {plural(len(rest), 'more problem')}, from here on."
-        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
+        text = f"and {plural(len(rest), 'more problem')} after this line."
+        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Fix the ones above first.", place=_place(rest[0]))]
     return Spec(None, tuple(ordered), into.places)
 
 
@@ -299,9 +333,9 @@ def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, st
         parts += (copies or 1) * (len(term.bonds) + len(term.cores))
         axes += (copies or 1) * sum(len(core.edges) for core in term.cores)
         if parts > rules.MAX_PARTS or axes > MAX_AXES:
-            text = f"the graph would have {parts:,} bonds and cores; at most {rules.MAX_PARTS:,} are allowed."
+            text = f"the graph would have {parts:,} bonds and cores, but must have at most {rules.MAX_PARTS:,}."
             if parts <= rules.MAX_PARTS:
-                text = f"the cores of the graph would have {axes:,} axes in all; at most {MAX_AXES:,} are allowed."
+                text = f"the cores of the graph would have {axes:,} axes in all, but must have at most {MAX_AXES:,}."
             raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
         if copies is None:
             terms.append(term)

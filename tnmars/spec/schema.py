@@ -14,7 +14,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> Schema:
-    """The schema as data. It holds everything but what needs the graph: names declared and used, sizes that fit."""
+    """The schema as data. It checks everything except what needs the graph: that names are declared and sizes fit."""
     definitions: dict[str, Schema] = {"nest": Nest.definition()}
     branches = []
     for kind in KINDS:
@@ -37,7 +37,7 @@ def schema() -> Schema:
 
 
 def _share_repeats(definitions: dict[str, Schema]) -> None:
-    """Moves what stands under several keys of several records to a definition of its own, for size."""
+    """Moves what several records have in common to definitions of their own, to keep the schema small."""
     shared: dict[str, str] = {}
     for entry in list(definitions.values()):
         for key, value in entry.get("properties", {}).items():

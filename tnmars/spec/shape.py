@@ -51,15 +51,15 @@ class Reading:
     places: dict[Path, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     lost: set[Path] = field(default_factory=set)
-    """Where a name, or a part with names in it, could not be read."""
+    """Paths of names, or of parts with names in them, that could not be read."""
     guessed: set[Path] = field(default_factory=set)
-    """Where a number could not be read, and 1 stands in."""
+    """Paths of numbers that could not be read; 1 stands in for each."""
 
     def report(self, node: Node, path: Path, text: str, hint: str = "") -> None:
         self.problems.append(Problem(text, hint, path, node.place))
 
     def lose(self, node: Node, path: Path, text: str, hint: str = "") -> Bad:
-        """Reports a problem at a place where nothing can stand in."""
+        """Reports a problem with a value that nothing can stand in for."""
         self.report(node, path, text, hint)
         self.lost.add(path)
         return BAD
@@ -69,20 +69,20 @@ class Reading:
         self.lost.update((*path, key) if key else path for key in table.gaps)
 
     def guess(self, node: Node, path: Path, text: str, hint: str = "") -> int:
-        """Reports a problem with a number, for which 1 then stands in."""
+        """Reports a problem with a number; 1 stands in for it."""
         self.report(node, path, text, hint)
         self.guessed.add(path)
         return 1
 
     def no_parameter(self, node: Node) -> str:
-        """What to say of a parameter where none may stand, or nothing; it then counts as used."""
+        """The hint for a parameter in a place where none is allowed, or an empty text. It then counts as used."""
         if not isinstance(node, Scalar) or node.text not in self.params:
             return ""
         self.used.add(node.text)
         return "Parameters stand for sizes only: write the value itself."
 
     def meant(self, name: str, known: Iterable[str]) -> str:
-        """The known name that `name` may stand for, or nothing."""
+        """The known name that `name` may misspell, or an empty text."""
         return closest(name, known, KEY_CUTOFF) if len(self.problems) < MAX_HINTS else ""
 
 
@@ -108,7 +108,7 @@ def constant(node: Node) -> object:
 
 
 def describe(node: Node) -> str:
-    """What stands at a place, in words."""
+    """A node in words."""
     if isinstance(node, Items):
         return "a list"
     if isinstance(node, Table):
@@ -125,7 +125,7 @@ class Shape:
     @property
     def example(self) -> str:
         """What to write, for hints."""
-        raise NotImplementedError  # those below that are hinted at have their own
+        raise NotImplementedError  # only for shapes that a hint may show
 
     def read(self, node: Node, path: Path, into: Reading) -> Any:
         """The value at a node, or `BAD`; notes places and problems on the way."""
@@ -136,14 +136,14 @@ class Shape:
         return self._read(node, path, into)
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
-        raise NotImplementedError  # every shape below has its own
+        raise NotImplementedError  # every shape has its own
 
     def schema(self) -> Schema:
-        raise NotImplementedError  # every shape below has its own
+        raise NotImplementedError  # every shape has its own
 
 
 def label(path: Path) -> str:
-    """How a message calls the thing at a path.
+    """What messages call the value at a path.
 
     >>> label(("cores", "G1", 1)), label(("rank",)), label(())
     ("entry 2 of 'G1'", "'rank'", 'the file')

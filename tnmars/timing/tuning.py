@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tnmars.graph import Graph, Role
+from tnmars.graph import Graph
+from tnmars.layer.forward import example_inputs
 from tnmars.layer.module import code
+from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import within_memory
 from tnmars.program.form import Form, peak
 from tnmars.timing.clock import SLOW, Action, in_turns, inference, training_step
@@ -33,41 +34,16 @@ ALIKE = 1.04
 """Times that differ less are the same; then the form that holds the least is taken."""
 BEHIND = 1.5
 """Who takes so many times as long as the fastest in the first round is out."""
-BAG = 8
-"""How many tokens a bag of an example has."""
 
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
-OTHER_AXES = 16
-"""The length of the data axes of a map but for the first, as the planner takes it."""
-
-
-def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
-    """Random inputs of a layer, with data axes of the given lengths, as `forward` takes them."""
-    if graph.of_role(Role.LOOKUP):
-        bag = (BAG,) if "mode" in dict(graph.options) else ()
-        return (torch.randint(0, graph.vocab, (batch, *bag)),)
-    if graph.of_role(Role.FREE):
-        return (torch.stack([torch.randint(0, mode.size, (batch,)) for mode in graph.modes], -1),)
-    if graph.inputs:
-        sizes = {mode.name: mode.size for mode in graph.modes}
-        named = [name for operand in graph.inputs for axis in operand.axes for name in axis if name not in sizes]
-        first, shapes = (named or [""])[0], []
-        for operand in graph.inputs:
-            lengths = {name: batch if name == first else OTHER_AXES for axis in operand.axes for name in axis} | sizes
-            shapes.append([prod(lengths[name] for name in axis) for axis in operand.axes])
-        return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
-    return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
 
 
 def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Action:
     """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
     made = code(form)
-    plain = replace(graph, options=()) if graph.of_role(Role.LOOKUP) else graph
-    inputs = tuple(
-        value.to(**(place if value.is_floating_point() else {"device": place["device"]}))
-        for value in example_inputs(plain, batch, image)
-    )
+    flat = replace(graph, options=())  # emitted code takes tokens, not bags of them
+    inputs = tuple(value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
     cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
     bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
 
@@ -98,7 +74,7 @@ def fastest(
     It may be asked in the middle of a pass: the user's random numbers and autocast are left alone. Within a transform
     of functorch nothing can be timed, and the estimate decides.
     """
-    if torch._C._are_functorch_transforms_active():
+    if not is_plain():
         return forms[0]
     place: Place = {"device": device, "dtype": dtype}
     kind = torch.device(device or "cpu").type

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from bench.cases import Case
 from torch import Tensor, nn
 
-from tnmars.bench.cases import Case
 from tnmars.bench.plain import Contender
 from tnmars.graph import Graph, Role
 

@@ -7,10 +7,9 @@ from statistics import median
 from typing import Any
 
 import torch
-
-from tnmars.bench.cases import MODES
-from tnmars.bench.peers import absent
-from tnmars.bench.run import Row
+from bench.cases import MODES
+from bench.peers import absent
+from bench.run import Row
 
 WANTED_SPEED_UP = 2.0
 
@@ -79,15 +78,6 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
         cells = [_cell(row, rows, mode) for mode in MODES]
         found.append([row.case.name, *cells, _best(row, "compact"), _best(row, "train"), noise, memory_verdict(row)])
     return found
-
-
-def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Cells as a Markdown table, padded so that it reads well as plain text too."""
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
 def summary(rows: Sequence[Row]) -> list[str]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from bench.cases import Case
+from bench.chains import chain
+from bench.memory import peak_memory
+from bench.peers import peers
 from torch import Tensor
 
-from tnmars.bench.cases import Case
-from tnmars.bench.chains import chain
-from tnmars.bench.clock import peak_memory
-from tnmars.bench.peers import peers
 from tnmars.bench.plain import Contender, push, rebuild
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
@@ -91,10 +91,9 @@ class Row:
 def others(case: Case, layer: TNModule) -> list[Contender]:
     """Plain torch and peers, with the cores of a layer."""
     cores = {name: layer.cores.get(name) for name in case.graph.cores}
-    found = [rebuild(case.graph, cores, layer.bias)]
-    pushed = push(case.graph, cores, layer.bias, case.batch)
-    found += [pushed] if pushed else [chain(case.family, cores, layer.bias)]
-    return found + peers(case, cores, layer.bias)
+    rebuilt = rebuild(case.graph, cores, layer.bias)
+    pushed = push(case.graph, cores, layer.bias, case.batch) or chain(case.family, cores, layer.bias)
+    return [*([rebuilt] if rebuilt else []), pushed, *peers(case, cores, layer.bias)]
 
 
 def _inference(case: Case, x: Tensor, layer: TNModule, tune: bool) -> Iterator[tuple[Contender, str]]:

@@ -1,19 +1,28 @@
-"""`python -m tnmars.bench`: the whole benchmark, or some rows of it."""
+"""`python tests/bench`: the benchmark against dense torch layers, plain torch and peers, or some rows of it.
+
+Every figure is a ratio within one interleaved run. It is no part of the package: it needs `pip install '.[bench]'`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
+# before torch is loaded: the profiler that counts memory would print a line for each use
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tnmars.bench import masks, report, sweep
-from tnmars.bench.cases import cases
-from tnmars.bench.run import Row, run_case
+import torch
+from bench import masks, report, sweep
+from bench.cases import cases
+from bench.run import Row, run_case
+
+from tnmars.bench.single import markdown
 from tnmars.files import write_text
 
 QUICK = "784,ring,tucker-2 conv,d=3"
@@ -21,7 +30,7 @@ QUICK = "784,ring,tucker-2 conv,d=3"
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m tnmars.bench", description="Times compiled layers against others.")
+    parser = argparse.ArgumentParser("python tests/bench", description="Times compiled layers against others.")
     parser.add_argument("--rows", default="", help="only cases whose names contain one of these, separated by commas")
     parser.add_argument("--threads", default="1", help="numbers of threads, for example 1,2")
     parser.add_argument("--rounds", type=int, default=15)
@@ -68,18 +77,18 @@ def main(given: list[str] | None = None) -> int:
             if not rows:
                 print(f"no case has a name with '{asked.rows}'; cases: {', '.join(c.name for c in cases())}")
                 return 2
-            print("\n".join([report.markdown(report.table(rows)), "", *report.summary(rows), ""]))
+            print("\n".join([markdown(report.table(rows)), "", *report.summary(rows), ""]))
     if not asked.no_masks:
         given_names = asked.rows or (QUICK if asked.quick else "")
         timed = [
             masks.run_masks(case, rounds=2 if asked.quick else 25, tune=not asked.quick) for case in cases(given_names)
         ]
-        print("\n".join([report.markdown(masks.table(timed)), "", *masks.summary(timed), ""]))
+        print("\n".join([markdown(masks.table(timed)), "", *masks.summary(timed), ""]))
         written["masks"] = masks.as_json(timed)
         _write(asked, written)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
-        print("\n".join([report.markdown(sweep.table(found)), "", *sweep.summary(found)]))
+        print("\n".join([markdown(sweep.table(found)), "", *sweep.summary(found)]))
         written["sweep"] = sweep.as_json(found)
     _write(asked, written)
     return 0

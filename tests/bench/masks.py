@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from bench.cases import Case
 from torch import Tensor
 
-from tnmars.bench.cases import Case
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.select import Mars

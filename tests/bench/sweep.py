@@ -13,17 +13,17 @@ from statistics import median
 from typing import Any
 
 import torch
+from bench.cases import ring_graph
 
 from tnmars import families
-from tnmars.bench.cases import ring_graph
 from tnmars.graph import Graph
+from tnmars.layer.forward import example_inputs
 from tnmars.layer.module import code
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import choose
 from tnmars.program.form import Form
 from tnmars.timing.clock import Action, in_turns, inference, threads, training_step
-from tnmars.timing.tuning import example_inputs
 
 WANTED_ERROR = 0.35
 WANTED_REGRET = (1.15, 1.5)

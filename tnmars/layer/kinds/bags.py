@@ -18,20 +18,18 @@ def check(index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: s
     shape = tuple(index.shape)
     if index.dim() not in (1, 2) or (index.dim() == 1 and offsets is None):
         fix = "for a flat index, give offsets: where each bag starts"
-        raise ShapeError(f"index has shape {shape}, but should be (bags, tokens); {fix}.")
+        raise ShapeError(f"index has shape {shape}, but must be (bags, tokens); {fix}.")
     if offsets is not None and index.dim() == 2:
         raise ShapeError(
             f"index has shape {shape}, one bag in each row, and takes no offsets; these go with a flat one."
         )
     if offsets is not None and (offsets.dim() != 1 or offsets.dtype not in (torch.int64, torch.int32)):
         found = f"shape {tuple(offsets.shape)} and dtype {offsets.dtype}"
-        raise ShapeError(f"offsets have {found}, but should be a list of int64 or int32: where each bag starts.")
+        raise ShapeError(f"offsets have {found}, but must be a list of int64 or int32: where each bag starts.")
     if weights is not None and mode != "sum":
         raise ShapeError(f"per_sample_weights are for mode 'sum', but the layer has mode '{mode}'.")
     if weights is not None and weights.shape != index.shape:
-        raise ShapeError(
-            f"per_sample_weights have shape {tuple(weights.shape)}, but should have that of index, {shape}."
-        )
+        raise ShapeError(f"per_sample_weights have shape {tuple(weights.shape)}, but must have that of index, {shape}.")
 
 
 def check_offsets(offsets: Tensor, count: int) -> None:

@@ -1,7 +1,7 @@
 """A training step of the paper's 2FC-Net with masks: our layers against the reference's way, written as plain torch.
 
 The reference pushes the input through the cores from left to right, at full rank, and multiplies the activations with
-the mask of a bond after each core. `python -m tnmars.bench.reference` prints the times of one interleaved run.
+the mask of a bond after each core. `python tests/bench/reference.py` prints the times of one interleaved run.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def our_step(x: Tensor, y: Tensor) -> Action:
 
 def main(given: list[str] | None = None) -> int:
     """Prints the times of a step, and their ratio; the status tells whether it is what is wanted."""
-    parser = argparse.ArgumentParser("python -m tnmars.bench.reference")
+    parser = argparse.ArgumentParser("python tests/bench/reference.py")
     parser.add_argument("--json", type=Path, help="write the times to this file, in seconds")
     asked = parser.parse_args(given)
     torch.manual_seed(0)

@@ -1,0 +1,78 @@
+"""Convolutions over one, two or three spatial axes, as `torch.nn.Conv1d`, `Conv2d` and `Conv3d`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tnmars.errors import ShapeError
+from tnmars.graph import Graph, Role
+from tnmars.layer.kinds.base import Layer, LayerKind, check_dtype, modes_text, run_arguments
+
+
+def forward(layer: Layer, x: Tensor) -> Tensor:
+    spatial = len(layer.graph.kernel_size)
+    inside = layer.graph.in_features
+    if x.dim() not in (spatial + 1, spatial + 2) or x.shape[-spatial - 1] != inside:
+        axes = ", ".join(["batch", str(inside), *("depth", "height", "width")[3 - spatial :]])
+        modes = modes_text(layer.graph, Role.IN, Role.PATCH)
+        raise ShapeError(
+            f"input has shape {tuple(x.shape)}, but must be ({axes}), the batch being optional (modes {modes})."
+        )
+    check_dtype(layer, x)
+    if not torch.compiler.is_compiling():
+        _check_image(layer.graph, x.shape[-spatial:])
+    if x.dim() == spatial + 2:
+        return layer.compute(x.shape[0], x)
+    return layer.compute(1, x.unsqueeze(0)).squeeze(0)
+
+
+def _check_image(graph: Graph, image: Sequence[int]) -> None:
+    """An image that is smaller than the kernel's reach has no output."""
+    window = graph.window
+    for axis, length in enumerate(image):
+        if not window.out_length(length, axis):
+            raise ShapeError(
+                f"input has length {length} along spatial axis {axis + 1}, but the kernel reaches over "
+                f"{window.reach(axis)}."
+            )
+
+
+def _options(graph: Graph) -> dict[str, Any]:
+    return {key: value for key, value in graph.options if key != "bias"}
+
+
+def dense(graph: Graph, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    function = (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1]
+    return function(x, weight, bias, **_options(graph))
+
+
+def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
+    return dense(graph, weight, bias, *inputs)
+
+
+def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    return (torch.randn(batch, graph.in_features, *[image] * len(graph.kernel_size), dtype=dtype),)
+
+
+def sizes(graph: Graph) -> dict[str, Any]:
+    own = {"in_channels": graph.in_features, "out_channels": graph.out_features, "kernel_size": graph.kernel_size}
+    return {**own, "stride": 1, "padding": 0, "dilation": 1, **_options(graph)}
+
+
+def source(graph: Graph, cores: tuple[str, ...]) -> str:
+    return _SOURCE.format(axes=len(graph.kernel_size) + 1, more=run_arguments(graph))
+
+
+_SOURCE = """\
+def forward(self, x):
+    if x.dim() == {axes}:
+        return run(x.unsqueeze(0), {more}).squeeze(0)
+    return run(x, {more})
+"""
+
+CONV = LayerKind(forward, examples, zero, source, dense, sizes)

@@ -1,0 +1,140 @@
+"""Embedding tables, as `torch.nn.Embedding`; with a mode, bags of rows, as `torch.nn.EmbeddingBag`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tnmars.errors import ShapeError
+from tnmars.graph import Graph
+from tnmars.layer.kinds import bags
+from tnmars.layer.kinds.base import Layer, LayerKind, check_dtype, check_index
+from tnmars.layer.torch_state import is_traced
+
+UNIQUE_FROM = 256
+"""With at least this many tokens, repeated ones are looked up once."""
+BAG = 8
+"""The number of tokens in a bag of an example."""
+
+
+def forward(
+    layer: Layer, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+) -> Tensor:
+    if "mode" in dict(layer.graph.options):
+        return _bags(layer, index, offsets, per_sample_weights)
+    if offsets is not None or per_sample_weights is not None:
+        raise ShapeError("offsets and per_sample_weights are for bags; give the layer the option mode='sum' or 'mean'.")
+    check_index(index, layer.graph.vocab, "row")
+    flat = index.reshape(-1)
+    rows, place = _rows(layer, flat)
+    rows = rows if place is None else functional.embedding(place, rows)
+    skip = _skipped(layer.graph)
+    if skip is not None:
+        rows = rows.masked_fill(flat.eq(skip).unsqueeze(-1), 0.0)
+    return rows.reshape(*index.shape, layer.graph.out_features)
+
+
+def _bags(layer: Layer, index: Tensor, offsets: Tensor | None, weights: Tensor | None) -> Tensor:
+    mode = str(dict(layer.graph.options)["mode"])
+    bags.check(index, offsets, weights, mode)
+    check_index(index, layer.graph.vocab, "row")
+    if weights is not None:
+        check_dtype(layer, weights, "per_sample_weights")
+    flat, first = index.reshape(-1), bags.starts(index, offsets)
+    flat_weights = None if weights is None else weights.reshape(-1)
+    skip = _skipped(layer.graph)
+    if is_traced(flat) or is_traced(first) or flat.is_meta:
+        kept = None if skip is None else flat.ne(skip)
+        return bags.spread(_taken(layer, flat), index, first, mode, flat_weights, kept)
+    if offsets is not None:
+        bags.check_offsets(first, flat.shape[0])
+    if skip is not None:
+        flat, first, flat_weights = bags.without(skip, flat, first, flat_weights)
+    rows, place = _rows(layer, flat)
+    if is_traced(rows) or (flat_weights is not None and is_traced(flat_weights)):
+        rows = rows if place is None else functional.embedding(place, rows)
+        return bags.spread(rows, flat, first, mode, flat_weights, None)
+    place = torch.arange(flat.shape[0], device=flat.device) if place is None else place
+    return bags.pooled(rows, place, first, mode, flat_weights)
+
+
+def _rows(layer: Layer, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows of the table, and the place of each token's row among them; none where each token has its row in turn."""
+    if is_traced(tokens) or layer.is_table or tokens.shape[0] < UNIQUE_FROM:
+        return _taken(layer, tokens), None
+    different, place = torch.unique(tokens, return_inverse=True)
+    return _taken(layer, different), place
+
+
+def _taken(layer: Layer, tokens: Tensor) -> Tensor:
+    """Rows of the table, in the layer's own dtype also under autocast, as torch's tables give them."""
+    return layer.compute(tokens.shape[0], tokens).to(layer.dtype)
+
+
+def _skipped(graph: Graph) -> int | None:
+    """The row that stays zero, if there is one."""
+    row = dict(graph.options).get("padding_idx")
+    return row if isinstance(row, int) else None
+
+
+def dense(graph: Graph, weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:
+    return looked_up(graph, weight, index, _skipped(graph))
+
+
+def looked_up(graph: Graph, table: Tensor, index: Tensor, skip: int | None) -> Tensor:
+    """Rows of a table, or what torch makes of each bag of them; the row to skip is in no bag."""
+    mode = dict(graph.options).get("mode")
+    if mode is None:
+        return functional.embedding(index, table)
+    return functional.embedding_bag(index, table, mode=str(mode), padding_idx=skip)
+
+
+def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
+    return weight.new_zeros(inputs[0].shape[0], graph.out_features)
+
+
+def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    bag = (BAG,) if "mode" in dict(graph.options) else ()
+    return (torch.randint(0, graph.vocab, (batch, *bag)),)
+
+
+def sizes(graph: Graph) -> dict[str, Any]:
+    own = {"num_embeddings": graph.vocab, "embedding_dim": graph.out_features, "padding_idx": None}
+    return {**own, **dict(graph.options)}
+
+
+def source(graph: Graph, cores: tuple[str, ...]) -> str:
+    skip, mode = _skipped(graph), dict(graph.options).get("mode")
+    if mode is not None:
+        kept = "torch.ones_like(flat, dtype=torch.bool)" if skip is None else f"flat.ne({skip})"
+        mean = " / counts.clamp_min(1.0).unsqueeze(-1)" if mode == "mean" else ""
+        return _BAGS_SOURCE.format(rows=graph.vocab, kept=kept, width=graph.out_features, mean=mean)
+    fill = "" if skip is None else f".masked_fill(flat.eq({skip}).unsqueeze(-1), 0.0)"
+    return _SOURCE.format(rows=graph.vocab, fill=fill, width=graph.out_features)
+
+
+_SOURCE = """\
+def forward(self, index):
+    flat = index.reshape(-1)
+    check(flat, {rows})
+    return run(flat, *self.parts()){fill}.reshape(*index.shape, {width})
+"""
+
+_BAGS_SOURCE = """\
+def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags, tokens), or flat with offsets
+    flat = index.reshape(-1)
+    check(flat, {rows})
+    first = offsets.long() if index.dim() == 1 else torch.arange(len(index), device=index.device) * index.shape[1]
+    bag = torch.searchsorted(first, torch.arange(len(flat), device=flat.device), right=True) - 1
+    kept = {kept}
+    rows = run(flat, *self.parts()).masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape(-1, 1)
+    counts = rows.new_zeros(len(first)).index_add(0, bag, kept.to(rows.dtype))
+    return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
+"""
+
+EMBEDDING = LayerKind(forward, examples, zero, source, dense, sizes, is_indexed=True)

@@ -1,0 +1,70 @@
+"""Multilinear maps of named inputs, whose axes the user lays out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tnmars.errors import ShapeError
+from tnmars.graph import Graph
+from tnmars.layer.kinds.base import Layer, LayerKind, check_dtype, run_arguments
+
+OTHER_AXES = 16
+"""The length of every data axis but the first in an example, as the planner assumes it."""
+
+
+def forward(layer: Layer, *inputs: Tensor, **named: Tensor) -> Tensor:
+    names = [operand.name for operand in layer.graph.inputs]
+    given = dict(zip(names, inputs, strict=False))
+    if len(inputs) > len(names) or set(given) & set(named) or set(given) | set(named) != set(names):
+        raise ShapeError(f"the layer takes inputs {', '.join(names)}, each once, by position or by name.")
+    given |= named
+    for name, value in given.items():
+        check_dtype(layer, value, f"input '{name}'")
+    lengths = _lengths(layer.graph, given)
+    return layer.compute(next(iter(lengths.values()), 1), *(given[name] for name in names))
+
+
+def _lengths(graph: Graph, given: Mapping[str, Tensor]) -> dict[str, int]:
+    """The lengths of the data axes, which must be equal on all inputs."""
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    lengths: dict[str, int] = {}
+    for operand in graph.inputs:
+        value = given[operand.name]
+        if value.dim() != len(operand.axes):
+            raise ShapeError(f"input '{operand.name}' has {value.dim()} axes, but must be {operand}.")
+        for at, axis in enumerate(operand.axes):
+            is_mode = axis[0] in sizes
+            length = prod([sizes[name] for name in axis]) if is_mode else lengths.setdefault(axis[0], value.shape[at])
+            if value.shape[at] != length:
+                shape = tuple(value.shape)
+                raise ShapeError(
+                    f"input '{operand.name}' has shape {shape}, but axis {at} of {operand} must be {length}."
+                )
+    return lengths
+
+
+def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
+    lengths = _lengths(graph, dict(zip((operand.name for operand in graph.inputs), inputs, strict=True)))
+    sizes = {**{mode.name: mode.size for mode in graph.modes}, **lengths}
+    return weight.new_zeros([prod([sizes[name] for name in axis]) for axis in graph.output])
+
+
+def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    data = [name for operand in graph.inputs for axis in operand.axes for name in axis if name not in sizes]
+    lengths = {**dict.fromkeys(data, OTHER_AXES), **sizes, **dict.fromkeys(data[:1], batch)}
+    shapes = [[prod(lengths[name] for name in axis) for axis in operand.axes] for operand in graph.inputs]
+    return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
+
+
+def source(graph: Graph, cores: tuple[str, ...]) -> str:
+    names = ", ".join(f"x{at}" for at in range(len(graph.inputs)))
+    comment = ", ".join(map(str, graph.inputs))
+    return f"def forward(self, {names}):  # {comment}\n    return run({names}, {run_arguments(graph)})\n"
+
+
+MAP = LayerKind(forward, examples, zero, source)
