@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 import tnmars
 from tnmars import Mars, cli
-from tnmars.experiments import idx, jobs, mnist, plots, results, tables, targets, toy, tucker
+from tnmars.experiments import idx, jobs, mnist, results, tables, targets, toy, tucker
 from tnmars.experiments.board import Board, _parsed
 from tnmars.experiments.crew import Crew, CrewSchedule
 from tnmars.experiments.loop import Run, RunOptions, RunStoppedError, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task
+from tnmars.reporting import charts
 
 
 class Line(Task):
@@ -276,7 +277,7 @@ def test_results_are_collected_shown_and_drawn(tmp_path: Path) -> None:
 
 
 def test_bars_are_as_high_as_the_gates() -> None:
-    drawing = plots.bars({"r<1>": [1.0, 0.25, 0.5]}, "gates")
+    drawing = charts.gates_file({"r<1>": [1.0, 0.25, 0.5]}, "gates")
     ElementTree.fromstring(drawing)
     assert "r&lt;1&gt;: 1 of 3" in drawing, "what is at the threshold is not kept"
     assert [float(found) for found in re.findall(r'height="([\d.]+)"', drawing)] == [110.0, 27.5, 55.0]
@@ -284,7 +285,7 @@ def test_bars_are_as_high_as_the_gates() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(98.1, 98.4), (110.0, 180.0), (3.0, 3.0), (0.0, 1e-3), (-5.0, 400.0)])
 def test_ticks_hold_the_values(low: float, high: float) -> None:
-    ticks = plots._ticks(low, high)
+    ticks = charts._ticks(*charts._widened(low, high))
     assert ticks[0] <= low and high <= ticks[-1] and 2 <= len(ticks) <= 8
 
 

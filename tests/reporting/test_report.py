@@ -25,13 +25,10 @@ from tnmars import cli
 from tnmars.draw.look import Look
 from tnmars.draw.traces import looks
 from tnmars.experiments import worker
-from tnmars.graph.difference import BondChange
 from tnmars.reporting import Report, collect, page
-from tnmars.reporting.bars import bars
 from tnmars.reporting.bonds import threshold
-from tnmars.reporting.charts import Line, chart
+from tnmars.reporting.charts import Line, chart, gates
 from tnmars.reporting.history import is_drawable, read_history
-from tnmars.reporting.value import Bond
 
 Printed = pytest.CaptureFixture[str]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -374,7 +371,7 @@ def test_slices_left_out_besides_the_gates_are_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     after = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), ranks=(2, 4)))
     told = gates_text(layer, after)
-    assert "Besides, further slices were left out: r1 (3 to 2)." in told
+    assert "Slices removed after the gates: r1 (3 to 2)." in told
     assert told.count("cut further than by gates") == 1
     assert [bond.beside for bond in collect(layer, after, measure=False).layers[0].bonds] == ["fewer", ""]
 
@@ -382,15 +379,15 @@ def test_slices_left_out_besides_the_gates_are_told() -> None:
 def test_a_layer_that_was_not_cut_as_its_gates_say_is_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 5})
     told = gates_text(layer, layer)
-    assert "More slices are left than the gates keep: r1 (3 to 5)." in told
+    assert "More slices left than the gates keep: r1 (3 to 5)." in told
     assert told.count("as it was, not cut") == 1
 
 
 def test_a_bond_that_is_gone_though_its_gates_keep_several_is_told() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     told = gates_text(layer, tnmars.prune(gated(TT, {"r1": 3, "r2": 1})))
-    assert "Gone, and not because of its gates: r2 (4 to –)." in told
-    assert "gone, not by gates" in told
+    assert "Removed for a reason other than its gates: r2 (4 to –)." in told
+    assert "removed, not by gates" in told
 
 
 def test_bonds_that_gates_drop_or_that_are_merged_need_no_words(found: Report) -> None:
@@ -411,14 +408,14 @@ def test_a_bond_that_grew_is_told() -> None:
 
 def test_many_slices_are_few_elements() -> None:
     chances = tuple(at / 2000 for at in range(2000))
-    drawn = bars(Bond(BondChange("r", 2000, 7), "t", "r", (), "", chances, tuple(c > 0.5 for c in chances)), 0.5)
+    drawn = gates(chances, [c > 0.5 for c in chances], "r", 0.5)
     assert drawn.count("<rect") == 0
     assert drawn.count("<path") == 4
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.5, 0.832, 0.97, 1.0])
 def test_the_threshold_is_told_within_the_drawing_and_upon_no_other_number(limit: float) -> None:
-    drawn = bars(Bond(BondChange("r", 3, 1), "t", "r", (), "", (0.1, 0.9, 0.4), (False, True, False)), limit)
+    drawn = gates((0.1, 0.9, 0.4), (False, True, False), "r", limit)
     told = re.findall(r'<text class="tick end[^"]*" x="([^"]+)" y="([^"]+)">([^<]+)</text>', drawn)
     beside = [entry for entry in told if entry[0] == told[0][0]]  # not the number of the last slice, below
     assert f"{limit:.2f}" in [label for *_, label in beside]

@@ -157,9 +157,9 @@ def _packed(blocks: Sequence[tuple[dict[int, Point], dict[tuple[str, str], float
 
 def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
     """The lines of every bond: bowed where several join the same two vertices, or where a vertex is in the way."""
-    alike: dict[tuple[int, int], int] = {}
+    parallel: dict[tuple[int, int], int] = {}
     for _, one, other in view.lines:
-        alike[(min(one, other), max(one, other))] = alike.get((min(one, other), max(one, other)), 0) + 1
+        parallel[(min(one, other), max(one, other))] = parallel.get((min(one, other), max(one, other)), 0) + 1
     met: dict[tuple[int, int], int] = {}
     crowded = len(view.lines) * len(points) > 100_000
     found = []
@@ -167,8 +167,8 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
         pair = (min(one, other), max(one, other))
         at = met.get(pair, 0)
         met[pair] = at + 1
-        bend = _BOW * (at - (alike[pair] - 1) / 2) * (1 if one < other else -1)
-        if alike[pair] == 1 and not crowded:
+        bend = _BOW * (at - (parallel[pair] - 1) / 2) * (1 if one < other else -1)
+        if parallel[pair] == 1 and not crowded:
             bend = _around(view, points, one, other)
         start = view.cores[one] if one < len(view.cores) else None
         found.append(Line(bond, start, view.cores[other], round(bend, 6)))

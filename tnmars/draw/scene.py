@@ -35,7 +35,7 @@ from tnmars.graph import Graph, Term
 
 _UNIT = 96.0
 _LARGE = 400
-"""From so many cores, lines and legs on, little time is spent on labels."""
+"""A term with more cores, lines and legs than this gets little time for its labels."""
 _GROWN = 1.5
 """What each step to a larger scale costs, to be weighed against overlaps."""
 _EFFORT = 4000

@@ -15,7 +15,7 @@ from tnmars.graph import Graph, Term
 
 
 def terminal(graph: Graph, width: int = 80, colour: bool = False) -> str:
-    """The drawing of a graph in lines of about `width` characters, with ANSI colours on demand.
+    """The drawing of a graph in lines of about `width` characters, with ANSI colors if `colour` is true.
 
     >>> from tnmars.graph import Core, Edge, Role
     >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))

@@ -1,6 +1,6 @@
-"""The graph after pruning with traces of what is gone, for a drawing: dropped bonds, and terms that were removed.
+"""The graph after pruning with traces of what was removed, for a drawing: dropped bonds and terms.
 
-Only the two graphs are known, so where a merged core went is told from the edges that another has gained.
+Only the two graphs are known, so the new home of a merged core is inferred from the edges that another core gained.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tnmars.graph import Core, Edge, Graph, Term
 
 
 def looks(before: Graph, after: Graph) -> tuple[tuple[Graph, Look], tuple[Graph, Look]]:
-    """Both graphs as they are drawn, and how."""
+    """Both graphs as they are drawn, each with its look; removed parts are put back as traces."""
     was = {(term.name, bond.name): bond.size for term in before.terms for bond in term.bonds}
     widest = max([*was.values(), *(bond.size for term in after.terms for bond in term.bonds)], default=1)
     kept = {term.name: term for term in after.terms}
@@ -34,7 +34,7 @@ def looks(before: Graph, after: Graph) -> tuple[tuple[Graph, Look], tuple[Graph,
 
 
 def _traced(before: Term, after: Term) -> Term:
-    """A term with the bonds that are gone put back at size 1, where they still join two cores."""
+    """A term with the removed bonds put back at size 1, if they still join two cores."""
     here = {bond.name for bond in after.bonds}
     found = homes(before, after)
     ends = before.ends()
@@ -55,7 +55,7 @@ def _traced(before: Term, after: Term) -> Term:
 
 
 def homes(before: Term, after: Term) -> dict[str, str]:
-    """For each core before the one after that it is, or is part of; nothing where that cannot be told."""
+    """For each core before, the core after that it became or is part of; empty if that is unknown."""
     first = {core.name: set(core.edges) for core in before.cores}
     gained = {core.name: set(core.edges) - first.get(core.name, set()) for core in after.cores}
     found = {}

@@ -1,4 +1,4 @@
-"""A term as plain vertices and lines, and what its topology is: path, ring, star, comb, tree, grid or none of these.
+"""A term as plain vertices and lines, and its topology: path, ring, star, comb, tree, grid or none of these.
 
 Vertices are numbers: the cores in their order, then one dot for each hyperedge. Positions, sizes and roles are not
 known here.
@@ -75,7 +75,7 @@ def is_tree(near: Near, part: Sequence[int]) -> bool:
 
 
 def walk(near: Near, start: int) -> list[int]:
-    """The vertices met when going on from `start` without turning back, the lowest number first."""
+    """The vertices met when walking from `start` without turning back, the lowest number first."""
     found, seen, vertex = [start], {start}, start
     while ahead := [other for other in near[vertex] if other not in seen]:
         vertex = ahead[0]
@@ -85,21 +85,21 @@ def walk(near: Near, start: int) -> list[int]:
 
 
 def path_order(near: Near, part: Sequence[int]) -> list[int] | None:
-    """The vertices along a path, from the end that is listed first; None where the part is no path."""
+    """The vertices along a path, from the end that is listed first; None if the part is not a path."""
     if not is_tree(near, part) or any(len(near[vertex]) > 2 for vertex in part):
         return None
     return walk(near, next(vertex for vertex in part if len(near[vertex]) < 2))
 
 
 def ring_order(near: Near, part: Sequence[int]) -> list[int] | None:
-    """The vertices around a single cycle, from the one listed first; None where the part is no cycle."""
+    """The vertices around a single cycle, from the one listed first; None if the part is not a cycle."""
     if len(part) < 3 or any(len(near[vertex]) != 2 for vertex in part):
         return None
     return walk(near, part[0])
 
 
 def star_hub(near: Near, part: Sequence[int]) -> int | None:
-    """The vertex that joins all others, at least three of them and none joined otherwise; None where there is none."""
+    """The vertex that joins all others, at least three of them and none joined otherwise; None if there is none."""
     if len(part) < 4 or not is_tree(near, part):
         return None
     return next((vertex for vertex in part if len(near[vertex]) == len(part) - 1), None)
@@ -131,7 +131,7 @@ def tree_roots(near: Near, part: Sequence[int]) -> list[int]:
 
 
 def grid_places(near: Near, part: Sequence[int]) -> dict[int, tuple[int, int]] | None:
-    """Column and row of each vertex of a rectangular grid of at least 2 x 3; None where the part is no such grid.
+    """Column and row of each vertex of a rectangular grid of at least 2 x 3; None if the part is not such a grid.
 
     In a grid of `w` columns the steps from the corners of the first row are `x + y` and `w - 1 - x + y`.
     """

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.experiments import idx, mnist, plots
+from tnmars.experiments import idx, mnist
 from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.tables import markdown, records, summary
 from tnmars.experiments.targets import HEAD, judged
 from tnmars.files import make_folder, write_text
+from tnmars.reporting import charts
 from tnmars.text import tables
 
 Collected = dict[str, Any]
@@ -92,14 +93,14 @@ def drawn(results: Collected) -> dict[str, str]:
             "probabilities"
         ):
             label = f"{results['experiment']} {record['variant']}, seed {record['seed']}: probabilities of the gates"
-            result[f"gates-{record['variant']}"] = plots.bars(record["result"]["probabilities"], label)
+            result[f"gates-{record['variant']}"] = charts.gates_file(record["result"]["probabilities"], label)
     ablation = pi_ablation(results)
     if len(ablation) > 1:
         panels = {
             f"{figure}{unit}": {pi: entry[figure]["all"] for pi, entry in ablation.items()}
             for figure, unit in (("compression", ", times"), ("accuracy", ", %"))
         }
-        result["pi"] = plots.over(panels, "pi", "compression and accuracy over pi")
+        result["pi"] = charts.points_file(panels, "pi", "compression and accuracy over pi")
     return result
 
 

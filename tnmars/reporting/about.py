@@ -1,4 +1,4 @@
-"""What a report says of how it came about: the settings of a layer, and the versions of what was used."""
+"""How a report was made: the settings of each layer, and the versions of the software."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settings(before: TNModule, after: TNModule) -> Rows:
         found |= {f"selector {name}": value for name, value in given.items()}
     origin = after.graph.origin
     if isinstance(origin, Mapping) and "step" in origin:
-        found["cut at step"] = origin["step"]
+        found["pruned at step"] = origin["step"]
     planner = after.planner
     found |= {
         "nominal batch": planner.nominal,
@@ -62,7 +62,7 @@ def versions(threads: int) -> Rows:
 
 
 def _processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,22 +1,27 @@
-"""Line charts as SVG: values over epochs, on a plain or a logarithmic scale. What the values mean is not known here."""
+"""Charts as SVG: lines over epochs, bars of gates with a threshold, and points over a logarithmic axis.
+
+`chart` and `gates` are parts of a page, which has the style sheet. `gates_file` and `points_file` return whole files.
+What the values mean is not known here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
+from statistics import fmean
 
 from tnmars.reporting.markup import Html
 
 WIDE, HIGH = 400, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 26
 DECADES = 2.0
-"""From so many powers of ten between the least and the most on, the scale is logarithmic."""
+"""The scale is logarithmic if the values span at least this many powers of ten."""
 MOST_POINTS = 600
-"""More points than that are thinned out; nobody sees them."""
+"""With more points than this, only some are drawn."""
 APART = 2.0
-"""With steps, so many units lie between lines of one value at most: else the last would hide the others."""
+"""With steps, lines of one value are drawn at most this far apart, so that the last does not hide the others."""
 
 Point = tuple[float, float]
 
@@ -132,3 +137,169 @@ def _short(value: float) -> str:
         if abs(value) >= power:
             return f"{value / power:.4g}{unit}"
     return f"{value:.4g}"
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+GATES_WIDE, GATES_HIGH = 280, 90
+GATES_TOP, GATES_LEFT, GATES_RIGHT, GATES_BOTTOM = 8, 34, 4, 16
+LABEL = 11
+"""The minimum distance between two numbers beside the axis."""
+WIDEST = 24
+"""The maximum width of a bar, with the gap beside it."""
+MANY = 256
+"""With more slices, all bars of one kind are one path without tooltips."""
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """The bars of some gates: their height is a probability, between 0 and 1."""
+
+    values: Sequence[float]
+    is_kept: Sequence[bool]
+    left: float
+    top: float
+    high: float
+    step: float
+    gap: float
+
+    def y(self, probability: float) -> float:
+        return round(self.top + self.high * (1 - min(max(probability, 0.0), 1.0)), 1)
+
+    def box(self, at: int) -> tuple[float, float, float, float]:
+        """Left, top, width and height of a bar; a closed gate is still visible."""
+        top = min(self.y(self.values[at]), self.top + self.high - 1.0)
+        left = round(self.left + at * self.step + self.gap / 2, 2)
+        return left, top, round(self.step - self.gap, 2), round(self.top + self.high - top, 1)
+
+    def one_by_one(self) -> list[str]:
+        return [self._bar(at) for at in range(len(self.values))]
+
+    def _bar(self, at: int) -> str:
+        x, y, wide, high = self.box(at)
+        kept = self.is_kept[at]
+        tip = f"slice {at}: {self.values[at]:.3g}, {'kept by its gate' if kept else 'cut'}"
+        return (
+            f'<rect class="{"on" if kept else "off"}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" '
+            f'rx="{min(1.5, round(wide / 3, 2)):g}"><title>{tip}</title></rect>'
+        )
+
+    def together(self) -> list[str]:
+        """One path for all bars that are kept, and one for all others."""
+        paths = []
+        for kept in (False, True):
+            boxes = [self.box(at) for at, state in enumerate(self.is_kept) if state is kept]
+            line = "".join(f"M{x} {y}h{wide}v{high}h{-wide}z" for x, y, wide, high in boxes)
+            paths += [f'<path class="{"on" if kept else "off"}" d="{line}"/>'] if line else []
+        return paths
+
+
+def gates(values: Sequence[float], is_kept: Sequence[bool], label: str, threshold: float | None) -> Html:
+    """The gates of a bond as bars, with the threshold: the figure of the paper."""
+    count = len(values)
+    step = min((GATES_WIDE - GATES_LEFT - GATES_RIGHT) / count, WIDEST)
+    drawn = _Bars(values, is_kept, GATES_LEFT, GATES_TOP, GATES_HIGH, step, min(2.0, 0.2 * step))
+    parts = [_gates_axes(drawn, threshold), *(drawn.together() if count > MANY else drawn.one_by_one())]
+    if threshold is not None:
+        y = drawn.y(threshold)
+        parts.append(f'<path class="threshold" d="M{GATES_LEFT} {y}H{GATES_WIDE - GATES_RIGHT}"/>')
+        parts.append(f'<text class="tick end threshold-label" x="{GATES_LEFT - 5}" y="{y + 4}">{threshold:.2f}</text>')
+    return Html(
+        f'<svg class="bars" viewBox="0 0 {GATES_WIDE} {GATES_HIGH + GATES_TOP + GATES_BOTTOM}" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def _gates_axes(drawn: _Bars, threshold: float | None) -> str:
+    """The axes: probabilities 0 and 1, unless the threshold is near, and the first and the last slice."""
+    end = GATES_WIDE - GATES_RIGHT
+    axes = f'<path class="grid" d="M{GATES_LEFT} {drawn.y(1)}H{end}M{GATES_LEFT} {drawn.y(0)}H{end}"/>'
+    for value in (0, 1):
+        if threshold is not None and abs(drawn.y(value) - drawn.y(threshold)) < LABEL:
+            continue
+        axes += f'<text class="tick end" x="{GATES_LEFT - 5}" y="{drawn.y(value) + 4}">{value}</text>'
+    low = GATES_TOP + GATES_HIGH + 13
+    axes += f'<text class="tick" x="{GATES_LEFT}" y="{low}">slice 0</text>'
+    if len(drawn.values) > 2:
+        right = round(GATES_LEFT + len(drawn.values) * drawn.step, 1)
+        axes += f'<text class="tick end" x="{right}" y="{low}">{len(drawn.values) - 1}</text>'
+    return axes
+
+
+# --- files of their own -----------------------------------------------------------------------------------------------
+
+STYLE = """<style>
+text { font: 11px sans-serif; fill: #444 } .title { font-size: 12px; font-weight: bold }
+.grid { stroke: #8884; stroke-width: 1 } .on { fill: #1f77b4 } .off { fill: #8889 }
+.threshold { stroke: #d62728; stroke-dasharray: 4 3 } .mean { stroke: #1f77b4; fill: none; stroke-width: 1.5 }
+.run { fill: #1f77b4; fill-opacity: .6 } .end { text-anchor: end } .middle { text-anchor: middle }
+@media (prefers-color-scheme: dark) { text { fill: #ccc } }
+</style>"""
+FILE_LEFT, FILE_TOP, FILE_HIGH, FILE_GAP = 44, 26, 110, 24
+
+
+def _file(wide: float, high: float, label: str, parts: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}" width="{wide:g}" role="img"'
+    return "\n".join([f'{head} aria-label="{escape(label)}">', STYLE, *parts, "</svg>\n"])
+
+
+def gates_file(
+    probabilities: Mapping[str, Sequence[float]], label: str, *, threshold: float = 0.5, step: float = 8
+) -> str:
+    """An SVG file with the gates of several bonds, and the threshold above which each is kept."""
+    parts: list[str] = []
+    left = float(FILE_LEFT)
+    for name, values in probabilities.items():
+        wide = step * len(values)
+        is_kept = [value > threshold for value in values]
+        drawn = _Bars(values, is_kept, left, FILE_TOP, FILE_HIGH, step, 2.0)
+        title = f"{name}: {sum(is_kept)} of {len(values)}"
+        parts.append(f'<text class="title" x="{left:g}" y="{FILE_TOP - 10}">{escape(title)}</text>')
+        for mark in (0.0, 0.5, 1.0):
+            parts.append(f'<path class="grid" d="M{left:g} {drawn.y(mark):g}h{wide:g}"/>')
+            if left == FILE_LEFT:
+                parts.append(f'<text class="end" x="{left - 6:g}" y="{drawn.y(mark) + 4:g}">{mark:g}</text>')
+        parts += drawn.one_by_one()
+        parts.append(f'<path class="threshold" d="M{left:g} {drawn.y(threshold):g}h{wide:g}"/>')
+        left += max(wide, 7.0 * len(title)) + FILE_GAP
+    return _file(left, FILE_TOP + FILE_HIGH + 12, label, parts)
+
+
+def points_file(
+    points: Mapping[str, Mapping[float, Sequence[float]]], x_name: str, label: str, *, wide: float = 300
+) -> str:
+    """An SVG file with a panel for each figure: its values over a logarithmic axis, and a line through the means."""
+    parts: list[str] = []
+    left = float(FILE_LEFT)
+    for name, values in points.items():
+        parts += _panel(name, values, x_name, left, wide)
+        left += wide + FILE_LEFT + FILE_GAP
+    return _file(left - FILE_GAP, FILE_TOP + FILE_HIGH + 44, label, parts)
+
+
+def _panel(name: str, points: Mapping[float, Sequence[float]], x_name: str, left: float, wide: float) -> list[str]:
+    values = [value for some in points.values() for value in some]
+    ticks = _ticks(*_widened(min(values), max(values)))
+    first, last = log10(min(points)) - 0.2, log10(max(points)) + 0.2
+
+    def x_at(x: float) -> float:
+        return left + wide * (log10(x) - first) / (last - first)
+
+    def y_at(y: float) -> float:
+        return FILE_TOP + FILE_HIGH * (1 - (y - ticks[0]) / (ticks[-1] - ticks[0]))
+
+    low = FILE_TOP + FILE_HIGH
+    parts = [f'<text class="title" x="{left:g}" y="{FILE_TOP - 10}">{escape(name)}</text>']
+    for tick in ticks:
+        parts.append(f'<path class="grid" d="M{left:g} {y_at(tick):.1f}h{wide:g}"/>')
+        parts.append(f'<text class="end" x="{left - 6:g}" y="{y_at(tick) + 4:.1f}">{tick:g}</text>')
+    parts += [f'<text class="middle" x="{x_at(x):.1f}" y="{low + 16}">{x:g}</text>' for x in points]
+    parts.append(f'<text class="middle" x="{left + wide / 2:.1f}" y="{low + 34}">{escape(x_name)}</text>')
+    means = " ".join(f"{x_at(x):.1f},{y_at(fmean(points[x])):.1f}" for x in sorted(points))
+    parts.append(f'<polyline class="mean" points="{means}"/>')
+    for x, some in points.items():
+        parts += [
+            f'<circle class="run" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3.5"><title>{y:g}</title></circle>'
+            for y in some
+        ]
+    return parts

@@ -45,8 +45,8 @@ def collect(
     names = [name for name in first.layers if name in second.layers]
     if not names:
         raise TnmarsError(_nothing(first, second))
-    told = checked(first.history if history is None else history)
-    good = checked_metrics(metrics, told)
+    entries = checked(first.history if history is None else history)
+    known = checked_metrics(metrics, entries)
     compared = tuple(_layer(name, first.layers[name], second.layers[name], batch, measure) for name in names)
     return Report(
         title=_title(compared) if title is None else title,
@@ -55,10 +55,10 @@ def collect(
         after=_whole(second),
         threads=torch.get_num_threads(),
         is_measured=measure,
-        history=told,
+        history=entries,
         versions=versions(torch.get_num_threads()),
         notes=tuple(_notes(first, second)),
-        metrics=good,
+        metrics=known,
     )
 
 

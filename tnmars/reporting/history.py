@@ -33,11 +33,11 @@ def read_history(path: str | Path) -> History:
         found = _parsed(text)
     except (ValueError, RecursionError) as error:
         raise TnmarsError(Problem(f"{path}: is not JSON: {error}.", FIX)) from None
-    told = checked(_within(found, path))
-    if not any(_tells(entry) for entry in told):
-        what = "no entry has a number or ranks" if told else "it is empty"
+    entries = checked(_within(found, path))
+    if not any(_tells(entry) for entry in entries):
+        what = "no entry has a number or ranks" if entries else "it is empty"
         raise TnmarsError(Problem(f"{path}: there is no history in it: {what}.", FIX))
-    return told
+    return entries
 
 
 def _parsed(text: str) -> Any:
@@ -66,7 +66,7 @@ def _tells(entry: Mapping[str, Any]) -> bool:
 
 
 def checked(history: object) -> tuple[Mapping[str, Any], ...]:
-    """A history of tables. Raises `TnmarsError` where it is none."""
+    """A history as a tuple of tables. Raises `TnmarsError` for anything else."""
     if not isinstance(history, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in history):
         raise TnmarsError(Problem("the history is not a list of tables.", f"Each is a table such as {EXAMPLE}."))
     return tuple(history)

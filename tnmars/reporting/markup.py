@@ -24,8 +24,10 @@ def tag(name: str, *inner: Html, **attributes: object) -> Html:
     >>> tag("td", text("<b>"), class_="number", data_key='"r"')
     '<td class="number" data-key="&quot;r&quot;">&lt;b&gt;</td>'
     """
-    told = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
-    return Html(f"<{name}{told}>{''.join(inner)}</{name}>")
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
+    )
+    return Html(f"<{name}{written}>{''.join(inner)}</{name}>")
 
 
 def join(pieces: Iterable[Html]) -> Html:

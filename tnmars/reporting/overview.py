@@ -11,7 +11,7 @@ from tnmars.reporting.value import Layer, Report, Side
 WIDE, HIGH = 96, 10
 """Of the bar that shows how many parameters a layer has, in pixels."""
 MOST = 4
-"""So many ranks are listed one by one."""
+"""Up to this many ranks are listed one by one."""
 
 
 def overview(report: Report) -> Html:
@@ -46,7 +46,7 @@ def _line(at: int, title: str, layer: Layer, is_measured: bool, largest: int) ->
 
 
 def _breakable(name: str) -> Html:
-    """A name of a layer, which may go on in the next line after a dot or an underscore."""
+    """A name of a layer, which may break after a dot or an underscore."""
     return Html("<wbr>".join(map(text, re.split(r"(?<=[._])", name))))
 
 

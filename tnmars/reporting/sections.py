@@ -10,14 +10,14 @@ from tnmars.draw.svg import svg
 from tnmars.draw.traces import looks
 from tnmars.errors import listing, plural
 from tnmars.program.explain import Explained, StepRow
-from tnmars.reporting.bars import bars
+from tnmars.reporting.charts import gates
 from tnmars.reporting.history import History
 from tnmars.reporting.markup import Html, Row, duration, join, number, ratio, row, size, table, tag, text
 from tnmars.reporting.training import ranks
 from tnmars.reporting.value import Bond, Layer, Rows, Side
 
 FATES = {
-    "gone": "gone",
+    "gone": "removed",
     "cut": "cut",
     "whole": "as it was",
     "grown": "grown",
@@ -28,17 +28,17 @@ BESIDE = {
     ("cut", "fewer"): "cut further than by gates",
     ("cut", "more"): "cut less than by gates",
     ("whole", "more"): "as it was, not cut",
-    ("gone", "gone"): "gone, not by gates",
+    ("gone", "gone"): "removed, not by gates",
 }
 """Where the rank after is not what the gates keep, by fate and by how it differs."""
 
 FORMS = {
-    "dense": "the weight is made first",
+    "dense": "the weight is built first",
     "push": "the input goes through single cores",
     "parts": "the input goes through parts of several cores",
     "blocks": "the input goes through large parts",
     "taps": "the cores with taps are one convolution",
-    "path": "in the order of opt_einsum",
+    "path": "in opt_einsum's order",
     "tables1": "rows of one table",
     "tables2": "rows of two tables, multiplied",
     "tables3": "rows of three tables, multiplied",
@@ -52,15 +52,15 @@ def layer_section(
 ) -> Html:
     """Everything about a layer; if there are several, with a link back to the table of them."""
     graph = layer.after.graph
-    told = (
+    known = (
         f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "
     )
-    told += f"{len(graph.cores)} after"
+    known += f"{len(graph.cores)} after"
     name = f" · {graph.name}" if graph.name and graph.name != title else ""
     back = tag("a", text("all layers"), href="#overview", class_="back screen") if several else Html("")
     head = tag("h2", text(title), tag("small", text(name)))
     body = [
-        tag("p", text(told), class_="told"),
+        tag("p", text(known), class_="about"),
         _drawings(layer),
         _bonds(layer, history),
         _sizes(layer, threads),
@@ -88,7 +88,7 @@ def _drawings(layer: Layer) -> Html:
         head = tag("figcaption", tag("b", text(name)), text(f"{number(side.count.cores)} parameters"))
         share = f"--share: {wide / max(widths):.4f}"
         found.append(tag("figure", head, drawing, class_=f"graph {name.lower()}", style=share))
-    words = "A line is as wide as the rank of its bond. Behind it, pale, what was cut; dashed, bonds that are gone."
+    words = "A line is as wide as the rank of its bond. Behind it, pale, what was cut; dashed, bonds that were removed."
     point = tag("span", text(" Point at a bond, or go to it with Tab, to see it everywhere."), class_="screen")
     pair = tag("div", *found, class_=kind, style=f"--wide: {max(widths)}")
     return join([pair, tag("p", text(words), point, class_="hint")])
@@ -96,23 +96,23 @@ def _drawings(layer: Layer) -> Html:
 
 def _size(drawing: str) -> tuple[int, int]:
     """How wide and how high a drawing would be, in pixels."""
-    told = re.search(r'<svg[^>]* width="([0-9]+)" height="([0-9]+)"', drawing)
-    assert told
-    return int(told[1]), int(told[2])
+    known = re.search(r'<svg[^>]* width="([0-9]+)" height="([0-9]+)"', drawing)
+    assert known
+    return int(known[1]), int(known[2])
 
 
 def _bonds(layer: Layer, history: History) -> Html:
-    heads = ["Bond", "joins", "rank before", "of use at most", "gates keep", "rank after", ""]
+    heads = ["Bond", "joins", "rank before", "useful at most", "gates keep", "rank after", ""]
     found = [_bond(bond) for bond in layer.bonds]
     if not found:
         return tag("p", text("The graph has no bonds."))
     parts = [tag("h3", text("Bonds and gates")), table(heads, found, "Bonds")]
     gated = [bond for bond in layer.bonds if bond.probabilities]
-    words = "The layer had no gates before, so there are none to show."
+    words = "The layer had no gates before."
     if gated:
-        words = "How probable it is that each slice's gate is open, before the cut. Blue slices are kept by the gates."
+        words = "The probability that each slice's gate is open, before pruning. Blue slices are kept by the gates."
         if layer.is_warm:
-            words += " Warm-up was still on, which keeps all of them."
+            words += " Warm-up was still on, which keeps all slices."
         elif layer.threshold is not None:
             words += f" The dashed line is the threshold, {layer.threshold:.3g}."
     parts += [_hint(words), *map(_hint, _beside(gated))]
@@ -121,16 +121,16 @@ def _bonds(layer: Layer, history: History) -> Html:
 
 
 def _beside(gated: Sequence[Bond]) -> list[str]:
-    """Where the ranks after are not what the gates keep, and in which way; nothing where they are."""
+    """Where the ranks after are not what the gates keep, and in which way; empty if they are."""
     found = []
     for kind, words in (
-        ("fewer", "Besides, further slices were left out"),
-        ("more", "More slices are left than the gates keep"),
-        ("gone", "Gone, and not because of its gates"),
+        ("fewer", "Slices removed after the gates"),
+        ("more", "More slices left than the gates keep"),
+        ("gone", "Removed for a reason other than its gates"),
     ):
-        told = [f"{bond.shown} ({number(bond.kept)} to {number(bond.after)})" for bond in gated if bond.beside == kind]
-        if told:
-            found.append(f"{words}: {listing(told)}.")
+        known = [f"{bond.shown} ({number(bond.kept)} to {number(bond.after)})" for bond in gated if bond.beside == kind]
+        if known:
+            found.append(f"{words}: {listing(known)}.")
     return found
 
 
@@ -145,7 +145,9 @@ def _bond(bond: Bond) -> Row:
 def _gates(bond: Bond, threshold: float | None) -> Html:
     count = tag("span", text(f"{bond.kept} of {len(bond.probabilities)}"), class_="value")
     head = tag("figcaption", tag("b", text(bond.shown)), count)
-    return tag("figure", head, bars(bond, threshold), data_key=bond.key, tabindex="0", class_="gate")
+    label = f"bond {bond.shown}: the gates keep {bond.kept} of {len(bond.probabilities)} slices"
+    drawn = gates(bond.probabilities, bond.is_kept, label, threshold)
+    return tag("figure", head, drawn, data_key=bond.key, tabindex="0", class_="gate")
 
 
 def conditions(layer: Layer) -> str:
@@ -175,7 +177,7 @@ def _sizes(layer: Layer, threads: int) -> Html:
         times = (layer.dense_seconds, before.seconds, after.seconds)
         rows.append(line(f"latency, {conditions(layer)}", *times, shown=tuple(map(duration, times))))
     words = (
-        f"Measured in this process: a pass without gradients, {plural(threads, 'thread')}, the shortest of many, taken "
+        f"Measured in this process, without gradients: {plural(threads, 'thread')}, the shortest of many passes, taken "
         "in turns. Before: with gates, as eval() computes. Dense: torch's own layer."
         if before.seconds is not None
         else "Latency was not measured."
@@ -189,14 +191,14 @@ def _hint(words: str) -> Html:
 
 def _orders(layer: Layer) -> Html:
     words = f"For {conditions(layer)}, without gradients; bytes are what a step writes, in float32. Steps in italics "
-    words += "depend on cores alone."
+    words += "depend only on cores."
     sides = [_order("Before", layer.before), _order("After", layer.after)]
     return join([tag("h3", text("Contraction order")), tag("div", *sides, class_="pair"), _hint(words)])
 
 
 def _order(name: str, side: Side) -> Html:
     if side.explained is None:
-        return tag("div", tag("h4", text(name)), tag("p", text("No term is left: nothing is contracted.")))
+        return tag("div", tag("h4", text(name)), tag("p", text("No term is left, so nothing is contracted.")))
     found = side.explained
     heads = ["Step", "shape", "MACs", "bytes"]
     head = tag("h4", text(f"{name}: {found.form.rstrip('123')}"), tag("small", text(_form(found))))

@@ -1,4 +1,4 @@
-"""Measured latency: a layer before, after and dense, in turns, so that a slow moment of the machine hits all alike."""
+"""Measured latency: a layer before, after and dense, taken in turns so that a slow moment affects all of them."""
 
 from __future__ import annotations
 

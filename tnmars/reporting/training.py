@@ -25,7 +25,7 @@ WORDS = {
 
 
 def training(history: History) -> Html:
-    """Charts of all figures but the ranks, and words where one cannot be drawn; nothing where there are no figures."""
+    """Charts of all figures but the ranks, and words for those that cannot be drawn; empty without figures."""
     names = [name for name in TITLES if _figures(history, name)]
     more = dict.fromkeys(key for entry in history for key in entry if key not in (*TITLES, *AXES, "ranks"))
     names += [name for name in more if _figures(history, name)]
@@ -58,7 +58,7 @@ def _missing(history: History, name: str) -> int:
 
 
 def _left_out(history: History, name: str) -> Html:
-    """What the chart of a figure does not show, in words; nothing where it shows all."""
+    """What the chart of a figure does not show, in words; empty if it shows all."""
     missing = _missing(history, name)
     if not missing:
         return Html("")
@@ -82,14 +82,14 @@ def _at(history: History, at: int) -> float:
 
 
 def ranks(layer: Layer, history: History) -> Html:
-    """How many slices of each bond were kept over training; nothing where the history does not tell."""
+    """How many slices of each bond were kept over training; empty if the history has no ranks."""
     found = [(_at(history, at), _ranks(entry, layer)) for at, entry in enumerate(history)]
-    told = [(x, sizes) for x, sizes in found if sizes]
+    known = [(x, sizes) for x, sizes in found if sizes]
     bonds = [bond for bond in layer.bonds if bond.before is not None]
-    if not told or not bonds:
+    if not known or not bonds:
         return Html("")
     lines = [
-        Line(bond.shown, tuple((x, float(sizes[at])) for x, sizes in told), bond.key) for at, bond in enumerate(bonds)
+        Line(bond.shown, tuple((x, float(sizes[at])) for x, sizes in known), bond.key) for at, bond in enumerate(bonds)
     ]
     names = [
         tag("span", text(bond.shown), class_=f"chip c{at % 8}", data_key=bond.key, tabindex="0")
@@ -101,7 +101,7 @@ def ranks(layer: Layer, history: History) -> Html:
 
 
 def _ranks(entry: Mapping[str, Any], layer: Layer) -> Sequence[int]:
-    """The sizes of a layer's bonds in an entry; nothing where they are not those of its graph before."""
+    """The sizes of a layer's bonds in an entry; empty if they do not fit its graph before."""
     known = entry.get("ranks")
     sizes = known.get(layer.name) if isinstance(known, Mapping) else None
     count = sum(bond.before is not None for bond in layer.bonds)

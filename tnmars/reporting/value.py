@@ -97,9 +97,9 @@ class Side:
     bytes: int
     """Of its cores and its bias."""
     explained: Explained | None
-    """How it is contracted; none where no term is left."""
+    """How it is contracted; None if no term is left."""
     seconds: float | None
-    """Of a pass without gradients; none where it was not measured."""
+    """Time of a pass without gradients; None if it was not measured."""
 
     @property
     def macs(self) -> int:
