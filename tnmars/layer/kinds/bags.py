@@ -29,9 +29,7 @@ def check(index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: s
     if weights is not None and mode != "sum":
         raise ShapeError(f"per_sample_weights are for mode 'sum', but the layer has mode '{mode}'.")
     if weights is not None and weights.shape != index.shape:
-        raise ShapeError(
-            f"per_sample_weights have shape {tuple(weights.shape)}, but must have that of index, {shape}."
-        )
+        raise ShapeError(f"per_sample_weights have shape {tuple(weights.shape)}, but must have that of index, {shape}.")
 
 
 def check_offsets(offsets: Tensor, count: int) -> None:
