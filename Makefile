@@ -15,12 +15,15 @@ demo: $(STAMP)
 	$(BIN)/tnmars demo --out build/demo
 	@echo "the reports: build/demo/tensor-train.html and build/demo/block-term.html"
 
+# One worker per core, each with one thread; a worker that is done takes tests from the other.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # Every number of cases that the issues state; `make test` runs about 5 % of them.
 thorough: $(STAMP)
-	TNMARS_THOROUGH=1 $(BIN)/python -m pytest
+	TNMARS_THOROUGH=1 $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,7 +45,7 @@ bench: $(STAMP)
 golden: $(STAMP)
 	$(BIN)/python -c "from tnmars.spec import schema_text; print(schema_text(), end='')" > tnmars/spec/schema.json.new
 	mv tnmars/spec/schema.json.new tnmars/spec/schema.json
-	TNMARS_REWRITE_GOLDEN=1 $(BIN)/python -m pytest tests -k golden
+	TNMARS_REWRITE_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_messages.py -k golden
 
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

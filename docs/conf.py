@@ -1,6 +1,6 @@
-"""Settings of the documentation: Markdown pages, no network, neither to build them nor to read them.
+"""Settings of the documentation: Markdown pages that need no network, neither to build nor to read.
 
-Formulas become MathML by docutils' own converter, which browsers draw by themselves; MathJax would be loaded from afar.
+docutils' own converter turns formulas into MathML, which browsers draw without help; MathJax would need the network.
 """
 
 import re
@@ -14,14 +14,15 @@ project = "tnmars"
 author = "The tnmars authors"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath"]
-myst_heading_anchors = 2
+myst_heading_anchors = 3
 html_theme = "furo"
+html_show_copyright = False
 html_math_renderer = "mathml"
 exclude_patterns = ["results"]
 
 
 def formula(tex: str, *, as_block: bool) -> str:
-    """MathML. The converter knows `\\Bigl` and `\\Bigr`, but not `\\Big`, which is as large."""
+    """MathML. The converter knows `\\Bigl` and `\\Bigr`, but not `\\Big`, which has the same size."""
     closing = re.sub(r"\\(bigg?|Bigg?)(?=\s*(\)|\]|\\\}))", r"\\\1r", tex)
     known = re.sub(r"\\(bigg?|Bigg?)(?![A-Za-z])", r"\\\1l", closing)
     return tex2mathml(known, as_block=as_block)
@@ -29,7 +30,7 @@ def formula(tex: str, *, as_block: bool) -> str:
 
 def inline(writer: HTML5Translator, node: math) -> None:
     writer.body.append(formula(node.astext(), as_block=False))
-    raise SkipNode  # else the text of the formula would follow
+    raise SkipNode  # otherwise the text of the formula would follow
 
 
 def block(writer: HTML5Translator, node: math_block) -> None:

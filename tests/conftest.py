@@ -24,6 +24,11 @@ settings.register_profile("thorough", **_COMMON)
 settings.load_profile("thorough" if os.environ.get("TNMARS_THOROUGH") == "1" else "quick")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, else the last one may keep one worker busy after the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random state, of each library that is loaded."""

@@ -78,8 +78,8 @@ def test_bonds_of_several_terms_by_short_or_full_name() -> None:
     assert sizes({"a.r": 3, "b.r": 4}) == [3, 4]
     assert sizes({"r": 3, "b.r": 4}) == [3, 4]
     assert sizes({"b.r": 4, "r": 3}) == [3, 4]
-    assert said(text, {"a.r": 3}).startswith("edge 'r' is no mode, and bonds gives no size for it.")
-    assert said(text, {"a.r": 3, "b.r": 4, "c.r": 5}).startswith("bonds gives a size for 'c.r', which no bond takes.")
+    assert said(text, {"a.r": 3}).startswith("edge 'r' is not a mode, and bonds gives no size for it.")
+    assert said(text, {"a.r": 3, "b.r": 4, "c.r": 5}).startswith("bonds gives a size for 'c.r', which is not a bond.")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_every_bond_without_a_size_is_said_at_once() -> None:
     heads = [line for line in said("A[i,r,s] B[r,s,t,o] C[t]", {"q": 0, "r": 0}).split("\n") if line[0] != " "]
     assert heads == [
         "bond 'r' has size 0.",
-        "edge 's' is no mode, and bonds gives no size for it.",
-        "edge 't' is no mode, and bonds gives no size for it.",
-        "bonds gives a size for 'q', which no bond takes.",
+        "edge 's' is not a mode, and bonds gives no size for it.",
+        "edge 't' is not a mode, and bonds gives no size for it.",
+        "bonds gives a size for 'q', which is not a bond.",
     ]
 
 
@@ -177,8 +177,8 @@ def test_a_map_takes_its_arguments_as_text_or_lists() -> None:
 
 def test_a_keyword_that_is_none_is_refused() -> None:
     assert "Did you mean 'inputs'?" in said("A[i,o]", input={"i": 4})
-    assert said("A[i,o]", inputs=4).startswith("inputs is 4, which is neither")
-    assert said("A[i,o]", inputs="i").startswith("inputs is 'i', which is neither")
+    assert said("A[i,o]", inputs=4).startswith("inputs is 4, but must be a list")
+    assert said("A[i,o]", inputs="i").startswith("inputs is 'i', but must be a list")
     assert "Did you mean 'in'?" in said("A[i,o]", features={"inn": 3})
     assert said("A[i,o]", input=3, output=4).count("is not known.") == 2
 
@@ -208,7 +208,7 @@ def test_a_kind_or_a_text_that_is_none_is_refused() -> None:
     for kind in (None, 3, []):
         with pytest.raises(GraphError, match="is not known"):
             network(kind, "A[i,o]", **MODES)  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match="the network is not given as a text"):
+    with pytest.raises(GraphError, match="the network must be text"):
         network("linear", None, **MODES)  # type: ignore[arg-type]
 
 
@@ -259,7 +259,7 @@ def test_the_builder_without_a_term_makes_one() -> None:
 def test_the_builder_refuses_what_was_given_before() -> None:
     with pytest.raises(GraphError, match="mode 'i' is added twice"):
         Builder("linear").mode("in", i=4).mode("in", i=5)
-    with pytest.raises(GraphError, match="modes with role 'in' were given before, as inputs="):
+    with pytest.raises(GraphError, match="modes with role 'in' were already given, as inputs="):
         Builder("linear", inputs={"i": 4}).mode("in", j=4)
     with pytest.raises(GraphError, match="two bonds are named 'r'"):
         Builder("linear", **MODES).bond(r=2).bond(r=3).core("A", "i", "o", "r").core("B", "r").build()

@@ -21,6 +21,7 @@ TORCH_LINE = "------- torch is allowed below this line -------"
 ROOMS = f"""
 errors
 files
+text
 graph
 weight
 families
@@ -50,6 +51,7 @@ __main__
 THIRD_PARTY = {
     "yaml": {"spec"},
     "networkx": {"graph", "draw"},
+    "matplotlib": {"draw"},
     "opt_einsum": {"plan"},
     "cotengra": {"plan"},
 }

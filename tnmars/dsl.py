@@ -1,7 +1,6 @@
-"""The Python way to write a graph: `network` from one line of text, and a builder for programs.
+"""Graphs from Python: `network` makes one from a line of text, `Builder` from calls.
 
-Both end in the same `Graph` that a spec file gives. The text lists cores with their edges, as
-`str(graph)` prints them: `"A[i,r] B[r,o]"`; terms are joined by `+` and may be named: `"a: A[i,r] B[r,o] + b: C[i,o]"`.
+Both give the same `Graph` as a spec file. The text lists cores with their edges, as `str(graph)` prints them.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.graph.assemble import build
 from tnmars.graph.parts import WORD
-from tnmars.weight import KEYWORD, Weight, build, frame
+from tnmars.weight import KEYWORD, Weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,20 +25,45 @@ _TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+])|(?P<end>$))")
 
 
 def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpack[Weight]) -> Graph:
-    """The graph that `text` writes, over the modes given as keywords.
+    """The graph that `text` describes, over the modes given as keywords.
 
-    Every edge that is no mode is a bond, in the order in which the cores list them, or of `bonds` where that is a
-    mapping. Raises `GraphError`, with the column in the text where that is what is wrong.
+    Args:
+        kind: What the layer does: `"linear"`, `"conv"`, `"embedding"`, `"tensor"`, or `"map"` for any multilinear map.
+        text: The cores with their edges, `"A[i,r] B[r,o]"`. Terms of a sum are joined by `+` and may be named:
+            `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond.
+        bonds: One size for all bonds, or sizes by name, which then also sets the order of the bonds. With several
+            terms, `"r"` means the bond of every term and `"t1.r"` that of one. Not needed if there are no bonds.
+        inputs: Input modes (role `in`) as sizes by name, or as a list of sizes, which are then named `i1`, `i2`, ...
+        outputs: Output modes (role `out`), in the same way (`o1`, ...).
+        lookup: Modes of an embedding's rows (`v1`, ...); their product is at least the vocabulary.
+        patch: Modes of input channels times taps (`p1`, ...), for a convolution that unfolds its input.
+        kernel: Modes of a convolution's taps (`k1`, ...), one per spatial axis, or several axes flattened.
+        free: Axes of a plain tensor (`n1`, ...).
+        features: Real sizes by role where the product of the modes is larger; the rest is padding: `{"in": 781}`.
+        vocab: The real number of rows of an embedding; by default the product of its lookup modes.
+        kernel_size: The taps along each spatial axis; needed with patch modes or without kernel modes.
+        shared: Modes that sit on several cores, each value selecting a slice of all of them.
+        arguments: For a map, the axes of each input: `{"x": "batch i"}`.
+        result: For a map, the axes of the output: `"batch o"`.
+        options: Options of the torch layer, such as `{"stride": 2}` or `{"bias": False}`.
+        name: A name for people; it does not count for equality.
 
-    >>> print(network("linear", "A[i,r] B[r,o]", inputs={"i": 8}, outputs={"o": 6}, bonds=2))
-    linear (unnamed): 8 -> 6
-      in     i=8
-      out    o=6
-      bonds  r=2
-      cores  A[i, r] B[r, o]
+    Returns:
+        The graph.
+
+    Raises:
+        GraphError: With every problem at once; for a mistake in `text`, with the column.
+
+    Example:
+        >>> print(network("linear", "A[i,r] B[r,o]", inputs={"i": 8}, outputs={"o": 6}, bonds=2))
+        linear (unnamed): 8 -> 6
+          in     i=8
+          out    o=6
+          bonds  r=2
+          cores  A[i, r] B[r, o]
     """
-    form = frame(kind, weight)
-    modes = {mode.name for mode in form.modes}
+    fields = weight_fields(kind, weight)
+    modes = {mode.name for mode in fields.modes}
     written = _Parser(text).terms()
     terms = []
     spent: set[str] = set()
@@ -51,17 +76,17 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         terms.append(Term(name, tuple(sizes), tuple(cores)))
     if isinstance(bonds, Mapping):
         wrong += [
-            Problem(f"bonds gives a size for '{key}', which no bond takes.", f"Bonds: {listing(sorted(every))}.")
+            Problem(f"bonds gives a size for '{key}', which is not a bond.", f"Bonds: {listing(sorted(every))}.")
             for key in bonds
             if key not in spent
         ]
     if wrong:
         raise GraphError(wrong)
-    return build(form, terms, weight.get("name", ""))
+    return build(fields, terms, weight.get("name", ""))
 
 
 def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], wrong: list[Problem]) -> list[Edge]:
-    """The bonds of one term; notes which keys of the mapping they took, and what is wrong with them."""
+    """The bonds of one term. Adds the keys of the mapping that they use to `spent`, and problems to `wrong`."""
     if bonds is None:
         hint = "Give bonds=8, or bonds={'r1': 8, …}."
         wrong += [Problem(f"no size is given for bond '{name}'.", hint) for name in used]
@@ -80,7 +105,7 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
                 wrong += error.problems
     wrong += [
         Problem(
-            f"edge '{name}' is no mode, and bonds gives no size for it.",
+            f"edge '{name}' is not a mode, and bonds gives no size for it.",
             f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
         for name in used
@@ -94,7 +119,7 @@ class _Parser:
 
     def __init__(self, text: str):
         if not isinstance(text, str):
-            raise GraphError(Problem("the network is not given as a text.", 'Write "A[i, r] B[r, o]".'))
+            raise GraphError(Problem("the network must be text.", 'Write "A[i, r] B[r, o]".'))
         self.text = text.rstrip()
         self.at = 0
         self.word = ""
@@ -188,12 +213,17 @@ class _Parser:
 
 
 class Builder:
-    """Collects the parts of a graph one by one, for programs that make graphs.
+    """Collects the parts of a graph one by one, for code that generates graphs. Calls can be chained.
 
-    >>> b = Builder("tensor", name="pair")
-    >>> b.mode("free", a=4, b=5).bond(r=2).core("A", "a", "r").core("B", "r", "b").build() == network(
-    ...     "tensor", "A[a,r] B[r,b]", free={"a": 4, "b": 5}, bonds=2)
-    True
+    Args:
+        kind: The kind of layer, as for `network`.
+        weight: Any keyword of `network` that describes the weight; modes may be given here or with `mode`.
+
+    Example:
+        >>> b = Builder("tensor", name="pair")
+        >>> graph = b.mode("free", a=4, b=5).bond(r=2).core("A", "a", "r").core("B", "r", "b").build()
+        >>> graph == network("tensor", "A[a,r] B[r,b]", free={"a": 4, "b": 5}, bonds=2)
+        True
     """
 
     def __init__(self, kind: str, **weight: Unpack[Weight]):
@@ -204,7 +234,7 @@ class Builder:
         self._current = MAIN
 
     def mode(self, role: str, /, **sizes: int) -> Builder:
-        """Adds modes with a role: `in`, `out`, `lookup`, `kernel`, `patch` or `free`."""
+        """Adds modes, sizes by name, with a role: `in`, `out`, `lookup`, `kernel`, `patch` or `free`."""
         known = [str(known) for known in KEYWORD]
         if role not in known:
             raise GraphError(
@@ -213,7 +243,7 @@ class Builder:
         keyword = KEYWORD[Role(role)]
         if keyword in self._weight:
             hint = "Give all modes of a role in one place."
-            raise GraphError(Problem(f"modes with role '{role}' were given before, as {keyword}=.", hint))
+            raise GraphError(Problem(f"modes with role '{role}' were already given, as {keyword}=.", hint))
         added = self._modes.setdefault(keyword, {})
         twice = [name for name in sizes if name in added]
         if twice:
@@ -238,10 +268,10 @@ class Builder:
         return self
 
     def build(self) -> Graph:
-        """The graph of what was added. Raises `GraphError` with every problem at once."""
-        form = frame(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
+        """The graph of everything added so far. Raises `GraphError` with every problem at once."""
+        fields = weight_fields(self._kind, {**self._weight, **self._modes})  # type: ignore[typeddict-item]  # keys are KEYWORD's
         terms = [Term(name, tuple(bonds), tuple(cores)) for name, (bonds, cores) in self._terms.items()]
-        return build(form, terms, self._weight.get("name", ""))
+        return build(fields, terms, self._weight.get("name", ""))
 
     def _parts(self) -> tuple[list[Edge], list[Core]]:
         return self._terms.setdefault(self._current, ([], []))

@@ -22,9 +22,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: what, what would be right, and where.
+    """One thing that is wrong with a value: what, how to fix it, and where.
 
-    `path` is the position inside the value, such as `("cores", "G2", 1)`; a reader turns it into a `place`.
+    Args:
+        text: What is wrong, as a sentence in the user's own names and numbers.
+        hint: What would be right. Empty if `text` says it.
+        path: The position inside the value, such as `("cores", "G2", 1)`.
+        place: The line and column, if the value was read from a text.
+
+    Example:
+        >>> problem = Problem("size 0 is too small.", "Sizes are at least 1.", path=("bonds", "r"))
+        >>> problem.under("terms", "t1").path
+        ('terms', 't1', 'bonds', 'r')
     """
 
     text: str
@@ -33,7 +42,7 @@ class Problem:
     place: Place | None = None
 
     def under(self, *prefix: str | int) -> Problem:
-        """The same problem, seen from a value that holds this one at `prefix`."""
+        """The same problem, with the path seen from a value that holds this one at `prefix`."""
         return replace(self, path=(*prefix, *self.path))
 
 
@@ -55,7 +64,24 @@ def render(problem: Problem, *, source: str = "", label: str = "") -> str:
 
 
 class TnmarsError(ValueError):
-    """Base of every error that tnmars raises about what it was given."""
+    """Base class of every error that tnmars raises about its input. It is a `ValueError`.
+
+    Args:
+        problems: A message, or one or more problems. They are reported together.
+        source: The file that the problems are about, put before each line.
+
+    Attributes:
+        problems: The problems, as a tuple of `Problem`.
+        source: The file, or an empty text.
+
+    Example:
+        >>> import tnmars
+        >>> try:
+        ...     tnmars.factor(0, 2)
+        ... except tnmars.TnmarsError as error:
+        ...     print(len(error.problems))
+        1
+    """
 
     def __init__(self, problems: str | Problem | Iterable[Problem], *, source: str = ""):
         if isinstance(problems, str):
@@ -66,23 +92,47 @@ class TnmarsError(ValueError):
 
 
 class GraphError(TnmarsError):
-    """A graph, or a part of one, that cannot be built."""
+    """A graph, or a part of one, that is not valid. Its `problems` have paths into the graph.
+
+    Example:
+        >>> import tnmars
+        >>> tnmars.Edge("r", 0)
+        Traceback (most recent call last):
+        tnmars.errors.GraphError: bond 'r' has size 0.
+          A size must be a whole number from 1 to 2,147,483,647.
+    """
 
 
 class SpecError(TnmarsError):
-    """A spec file that cannot be read."""
+    """A spec file that cannot be read or is not valid. Its `problems` have lines and columns.
+
+    Example:
+        >>> import tnmars
+        >>> tnmars.loads("tnmars: 2", source="a.yaml")
+        Traceback (most recent call last):
+        tnmars.errors.SpecError: a.yaml:1:1: key 'kind' is missing in a spec.
+        ...
+    """
 
 
 class ShapeError(TnmarsError):
-    """A tensor that does not fit the layer it was given to."""
+    """A tensor whose shape, dtype or values do not fit the layer it was given to.
+
+    Example:
+        >>> import tnmars, torch
+        >>> layer = tnmars.compile(tnmars.network("linear", "W[i,o]", inputs={"i": 4}, outputs={"o": 3}))
+        >>> layer(torch.ones(2, 5))
+        Traceback (most recent call last):
+        tnmars.errors.ShapeError: input has shape (2, 5), but the last axis should be 4 (modes i=4).
+    """
 
 
 class CheckpointError(TnmarsError):
-    """A file of weights that is damaged, or is not one."""
+    """A model file or checkpoint that is damaged, or was not written by tnmars."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that proposes the known name closest to `name`, or nothing.
+    """A sentence that proposes the known name closest to `name`, or an empty text.
 
     >>> nearest("r3", ["i1", "r2"])
     " Did you mean 'r2'?"
@@ -92,7 +142,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The known name most like `name`, or nothing. The search is slow: long names and long lists are cut short.
+    """The known name most similar to `name`, or an empty text. The search is slow, so that long lists are cut short.
 
     >>> closest("core", ["cores", "bonds"]), closest("I", ["i", "o"]), closest("cores" * 100, ["cores"])
     ('cores', 'i', '')
@@ -108,7 +158,7 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def likeness(name: str, known: Iterable[str]) -> float:
-    """How much the known name most like `name` is like it, from 0 to 1."""
+    """The similarity of `name` to the known name closest to it, from 0 to 1."""
     from difflib import SequenceMatcher
 
     found = closest(name, known)

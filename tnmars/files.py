@@ -1,55 +1,61 @@
-"""Files that are whole or not there: written under a temporary name, synced, then renamed."""
+"""Atomic writes: a file is written under a temporary name, synced, then renamed, so that no reader sees half of it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from tnmars.errors import TnmarsError
 
 ABANDONED = 3600.0
-"""After how many seconds without a write a temporary file was left behind by a process that was killed."""
+"""Seconds without a write after which a temporary file counts as left behind by a killed process."""
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text file so that no reader, and no crash, ever sees half of it. Raises `TnmarsError` if it cannot."""
+    """Writes a text file atomically: neither a reader nor a crash ever sees half of it. Raises `TnmarsError`."""
     write_bytes(path, [text.encode("utf-8")])
 
 
-def write_bytes(path: str | Path, pieces: Iterable[bytes | memoryview], *, keep_previous: bool = False) -> None:
-    """Writes the pieces of a file, one after the other, in the same way.
+def write_bytes(
+    path: str | Path,
+    pieces: Iterable[bytes | memoryview],
+    *,
+    keep_previous: bool = False,
+    finish: Callable[[BinaryIO], None] | None = None,
+) -> None:
+    """Writes the pieces of a file one after the other, atomically. Raises `TnmarsError`.
 
-    With `keep_previous` the file that was there stays under the name of `previous(path)`; at every moment there is a
-    whole file at `path`, once there was one.
+    With `keep_previous`, the file that was there moves to `previous(path)`. Once there has been a file at `path`, there
+    is a complete one at every moment. `finish` may change the file after the last piece, before anyone can see it.
     """
     target = Path(path)
     try:
-        _write(target, pieces, keep_previous)
+        _write(target, pieces, keep_previous, finish)
     except OSError as error:
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder, made where it is not there, with those above it. Raises `TnmarsError` if it cannot be."""
+    """The folder, created with its parents if it does not exist. Raises `TnmarsError` if that fails."""
     target = Path(path)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TnmarsError(f"{target}: the folder cannot be made: {error.strerror or error}.") from None
+        raise TnmarsError(f"{target}: the folder cannot be created: {error.strerror or error}.") from None
     return target
 
 
 def previous(path: str | Path) -> Path:
-    """Where the file is kept that another took the place of."""
+    """The path to which `write_bytes` moves the file that it replaces."""
     return Path(f"{path}.previous")
 
 
 def clear_abandoned(path: str | Path) -> None:
-    """Removes temporary files that killed writers of a file left behind."""
+    """Removes the temporary files that killed writers of a file left behind."""
     target = Path(path)
     for entry in target.parent.glob(f".{_escaped(target.name)}.*.part"):
         try:
@@ -63,45 +69,47 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bool) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+def _write(
+    target: Path,
+    pieces: Iterable[bytes | memoryview],
+    keep_previous: bool,
+    finish: Callable[[BinaryIO], None] | None,
+) -> None:
+    temporary = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+    # Mode "x" creates the file with the rights that the process's umask leaves, as any other new file; asking for the
+    # umask to set them later would change it for all threads.
+    stream = temporary.open("xb")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with stream:
             for piece in pieces:
                 stream.write(piece)
+            if finish is not None:
+                finish(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
         if keep_previous and target.exists():
             _keep(target, Path(f"{temporary}.link.part"))
-        Path(temporary).replace(target)
+        temporary.replace(target)
         _sync_folder(target.parent)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    """What the user takes from the rights of new files."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _keep(target: Path, second: Path) -> None:
-    """Gives a file a second name, in the place of what had that name. The first name is there all the time."""
+    """Links a file to its `previous` path, replacing what was there. The file keeps its own name throughout."""
     try:
         try:
             second.hardlink_to(target)
-        except OSError:  # a file system without second names
+        except OSError:  # a file system without hard links
             shutil.copyfile(target, second)
         second.replace(previous(target))
     finally:
-        second.unlink(missing_ok=True)  # where both names were the same file already, a rename does nothing
+        second.unlink(missing_ok=True)  # a rename between two links to one file does nothing
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes renames in a folder last; where the system has no such thing, nothing."""
+    """Makes renames in a folder durable; does nothing where the system does not support that."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,21 +1,17 @@
-"""The frame of a weight: all of a graph but its terms, from what a Python caller gives.
+"""The keywords that describe a weight in Python, and the fields of a graph that they give, all but its terms.
 
-`network`, the builder and every family take the same keywords, declared once as `Weight`; here they become the fields
-of a graph that has no terms yet.
+`network`, the builder and every family take the same keywords, which `Weight` declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
-from tnmars.graph.graph import Graph, feature_role
+from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import MODE_ROLES, Role
-from tnmars.graph.options import plain
-from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis, whole
-from tnmars.graph.rules import Fields
+from tnmars.graph.parts import Axis, Edge, Operand, is_list, parse_axis
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -25,7 +21,7 @@ Sizes = Mapping[str, int] | Sequence[int]
 
 
 class Weight(TypedDict, total=False):
-    """The keywords that describe a weight whatever its decomposition."""
+    """The keywords that describe a weight, whatever its decomposition. `tnmars.network` documents each."""
 
     inputs: NotRequired[Sizes]
     outputs: NotRequired[Sizes]
@@ -61,7 +57,7 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
     (['i1=7', 'i2=4'], ['o=5'])
     """
     if not is_list(sizes):
-        text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
+        text = f"{KEYWORD[role]} is {sizes!r}, but must be a list of sizes, or sizes by name."
         raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
@@ -94,7 +90,7 @@ def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """Words, where one in brackets may hold several."""
+    """The words of a text; what is in brackets counts as one word."""
     words: list[str] = []
     for word in text.replace(",", " ").split():
         if words and words[-1].startswith("(") and not words[-1].endswith(")"):
@@ -104,7 +100,7 @@ def _split(text: str) -> list[str]:
     return words
 
 
-_FORMS = {
+_EXPECTED = {
     "features": (Mapping, "a table", "{'in': 781}"),
     "arguments": (Mapping, "a table", "{'x': 'batch i1'}"),
     "options": (Mapping, "a table", "{'bias': False}"),
@@ -112,53 +108,46 @@ _FORMS = {
     "shared": (Iterable, "a list", "['i1']"),
     "result": (Iterable, "a list", "['batch', 'o1']"),
 }
-"""For keywords that are more than one value, what they are and what to write."""
+"""For keywords with several values: the type, its name in messages, and an example."""
 
 
 def _keywords(weight: Weight) -> Iterator[Problem]:
-    """What is wrong with the form of the keywords, whatever they say."""
+    """Problems of the keywords and of the types of their values."""
     known = Weight.__annotations__
     for key, value in weight.items():
         if key not in known:
             yield Problem(f"keyword '{key}' is not known.", f"Keywords: {', '.join(known)}.{nearest(key, known)}")
-        elif key in _FORMS:
-            form, what, example = _FORMS[key]
-            if not isinstance(value, form) or (isinstance(value, str) and key != "result"):
-                yield Problem(f"{key} is {value!r}, which is not {what}.", f"Write {key}={example}.")
+        elif key in _EXPECTED:
+            expected, what, example = _EXPECTED[key]
+            if not isinstance(value, expected) or (isinstance(value, str) and key != "result"):
+                yield Problem(f"{key} is {value!r}, but must be {what}.", f"Write {key}={example}.")
     if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
-        yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
+        yield Problem("vocab and features 'lookup' are both given.", "They mean the same: give vocab alone.")
 
 
-def frame(kind: str, weight: Weight) -> Fields:
+def weight_fields(kind: str, weight: Weight) -> Fields:
     """The fields of a graph without terms."""
     wrong = list(_keywords(weight))
-    if wrong:
-        raise GraphError(wrong)
-    features: dict[Role, Any] = {feature_role(role): whole(size) for role, size in weight.get("features", {}).items()}
-    vocab = weight.get("vocab")
-    if vocab is not None:
-        features[Role.LOOKUP] = whole(vocab)
     modes: list[Edge] = []
-    for role in MODE_ROLES:
+    for role in MODE_ROLES if not wrong else ():
         try:
             modes += edges(role, weight.get(KEYWORD[role], ()))  # type: ignore[arg-type]
         except GraphError as error:
             wrong += error.problems
     if wrong:
         raise GraphError(wrong)
+    features: dict[Any, int] = dict(weight.get("features", {}))
+    vocab = weight.get("vocab")
+    if vocab is not None:
+        features[Role.LOOKUP] = vocab
     return Fields(
         kind=kind,
         modes=tuple(modes),
         terms=(),
         shared=tuple(weight.get("shared", ())),
-        features=features,
-        kernel_size=tuple(map(whole, weight.get("kernel_size", ()))),  # type: ignore[arg-type]  # the rules look
+        features=tuple(features.items()),
+        kernel_size=tuple(weight.get("kernel_size", ())),
         inputs=tuple(Operand(name, axes(text)) for name, text in weight.get("arguments", {}).items()),
         output=axes(weight.get("result", ())),
-        options={key: plain(value) for key, value in weight.get("options", {}).items()},
+        options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values
     )
-
-
-def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:
-    """The graph with this frame and these terms."""
-    return Graph.of(replace(fields, terms=tuple(terms)), name=name)

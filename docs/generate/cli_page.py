@@ -12,14 +12,14 @@ from marks import block, code, codes, page, table
 from tnmars.cli import cli
 
 INTRO = """\
-Every command with its arguments and options, from the commands themselves. `tnmars COMMAND --help` says the same."""
+Every command with its arguments and options. `tnmars COMMAND --help` prints the same."""
 
 AROUND = """\
-Exit status 0 is fine, 2 is bad input, 1 is a fault of tnmars, 130 is an interrupt. With `TNMARS_DEBUG=1` in the
-environment a fault shows where it came from. Every command takes `--json`. These options come before a command:"""
+Exit status 0 means success, 2 bad input, 1 a bug in tnmars, 130 an interrupt. Set `TNMARS_DEBUG=1` in the environment
+to see the traceback of a bug. Every command takes `--json`. These options come before a command:"""
 
 DEFAULT = re.compile(r" ?\[default: (.*?)\]")
-"""A default that no number says: it is written into the help."""
+"""A default that is described in words, inside the help text."""
 EXAMPLE = "Example: "
 
 
@@ -72,8 +72,8 @@ def _usage(argument: click.Argument) -> str:
 def _argument(argument: click.Argument) -> tuple[str, str]:
     value = _value(argument)
     if argument.nargs == -1:
-        value += ", once or more"
-    return code((argument.name or "").upper()), value if argument.required else f"{value}, or nothing"
+        value += ", one or more"
+    return code((argument.name or "").upper()), value if argument.required else f"{value}, optional"
 
 
 def _options(command: click.Command) -> Iterator[click.Option]:
@@ -83,9 +83,9 @@ def _options(command: click.Command) -> Iterator[click.Option]:
 def _around() -> Iterator[click.Option]:
     """The options of `tnmars` itself."""
     yield from _options(cli)
-    found = cli.get_help_option(click.Context(cli, **cli.context_settings))
-    assert found, "every command has a help option"
-    yield found
+    option = cli.get_help_option(click.Context(cli, **cli.context_settings))
+    assert option, "every command has a help option"
+    yield option
 
 
 def _table(options: Iterator[click.Option]) -> str:
@@ -95,7 +95,7 @@ def _table(options: Iterator[click.Option]) -> str:
 def _row(option: click.Option) -> tuple[str, str, str, str]:
     value = "none" if option.is_flag else code(option.metavar) if option.metavar else _value(option)
     if option.multiple:
-        value += ", as often as wanted"
+        value += ", repeatable"
     help_text = _marked(DEFAULT.sub("", option.help or ""))
     return codes((*option.opts, *option.secondary_opts)), value, _default(option), help_text
 
@@ -117,12 +117,13 @@ NUMBERS = {"integer": "a whole number", "float": "a number"}
 
 def _span(kind: click.IntRange | click.FloatRange) -> str:
     """A number with its limits, such as `a number from 0 to 1`."""
-    found = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    words = "a whole number" if isinstance(kind, click.IntRange) else "a number"
     if kind.min is not None:
-        found += f" {'above' if kind.min_open else 'from'} {kind.min:,}"
+        closed = "at least" if kind.max is None else "from"
+        words += f" {'above' if kind.min_open else closed} {kind.min:,}"
     if kind.max is not None:
-        found += f" {'below' if kind.max_open else 'to'} {kind.max:,}"
-    return f"{found} on" if kind.max is None and not kind.min_open else found
+        words += f" {'below' if kind.max_open else 'to'} {kind.max:,}"
+    return words
 
 
 def _default(option: click.Option) -> str:
@@ -130,7 +131,7 @@ def _default(option: click.Option) -> str:
     if written:
         return _marked(written[1])
     if option.required:
-        return "*must be given*"
+        return "*required*"
     if option.secondary_opts:
         return code((option.opts if option.default else option.secondary_opts)[0])
     if option.is_flag:

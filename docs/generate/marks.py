@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-NOTICE = "<!-- Written by `python docs/generate`: change the tables in tnmars/, not this page. -->"
+NOTICE = "<!-- Written by `python docs/generate`: change tnmars/, not this page. -->"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; `|` in a cell is escaped, for it would end the cell."""
+    """A table; `|` in a cell is escaped, because it would end the cell."""
     lines = [tuple(head), ("---",) * len(head), *map(tuple, rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 

@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import api_page
+import architecture_page
 import cli_page
+import files_page
 import picture
 import readme_page
 import results_page
 import spec_page
 
+from tnmars import draw, load
+
 DOCS = Path(__file__).parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec_page.text,
     "reference/cli.md": cli_page.text,
+    "reference/files.md": files_page.text,
+    "reference/python.md": api_page.text,
+    **api_page.pages(),
+    "architecture.md": architecture_page.text,
     "images/modules.svg": picture.text,
+    "images/tt_linear.svg": lambda: _drawn("tt_linear"),
+    "images/pruned_linear.svg": lambda: _drawn("pruned_linear"),
     "results.md": results_page.text,
     "../README.md": readme_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""
+
+
+def _drawn(name: str) -> str:
+    """The picture of a spec. The pruned one knows the ranks it was pruned from, so both have one scale."""
+    return draw.svg(load(DOCS.parent / "specs" / f"{name}.yaml"))
 
 
 def stale() -> dict[str, str]:

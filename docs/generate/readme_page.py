@@ -1,4 +1,4 @@
-"""The README with its table of results made anew from the records; all else in it is as it stands."""
+"""The README with its table of results rewritten from the records; the rest of it is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.experiments.mnist import PAPER
-from tnmars.experiments.tables import as_table
+from tnmars.text.tables import markdown as as_table
 
 DOCS = Path(__file__).parent.parent
 BEGIN, END = "<!-- results, made by `python docs/generate` -->\n", "<!-- end of results -->\n"
@@ -38,6 +38,6 @@ def _table(summary: dict[str, Any]) -> str:
             rows.append([name, f"{size:.1f}x", f"{score:.2f} %", said, str(len(entry["seeds"]))])
             if "ensemble" in entry and "ensemble" in paper:
                 together = f"{entry['ensemble']['mean']:.2f} %"
-                told = f"all {entry['ensemble']['of']} together"
-                rows.append([f"{name}, {told}", "", together, f"{paper['ensemble']:g} % (ten)", ""])
+                members = f"all {entry['ensemble']['of']} together"
+                rows.append([f"{name}, {members}", "", together, f"{paper['ensemble']:g} % (ten)", ""])
     return as_table(rows)

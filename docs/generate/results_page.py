@@ -1,4 +1,4 @@
-"""The page of results, from the records in docs/results. Words are here; every figure is of a record."""
+"""The page of results, from the records in docs/results. The text is here; every figure comes from a record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.experiments.results import page
-from tnmars.experiments.tables import as_table
+from tnmars.text.tables import markdown as as_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -15,47 +15,49 @@ HEAD = """\
 <!-- made by `python docs/generate`; do not edit -->
 # Results
 
-What the experiments gave here, over all seeds that were run, beside what was wanted and what the paper reports. Every
-figure comes from a record, which holds the commit that made it: [toy](results/toy.json), [tucker](results/tucker.json),
-[mnist-2fc](results/mnist-2fc.json), [fit](results/fit.json), [demo](results/demo.json), [step](results/step.json). One
-thread a run, on a machine with two cores that other work was using; so times are of the processor, and left out where
-only the clock was read.
+The results of the experiments over all seeds that were run, next to their targets and to the figures in the
+paper. Every figure comes from a record that names the commit that made it: [toy](results/toy.json),
+[tucker](results/tucker.json), [mnist-2fc](results/mnist-2fc.json), [fit](results/fit.json),
+[demo](results/demo.json), [step](results/step.json). Each run used one thread on a machine with two cores that
+was also doing other work. So times are CPU time, and are left out where only wall-clock time was recorded.
 """
 
 TOY = """\
-A linear classifier of low rank, 128 to 32, taught by one of rank 8, 12 or 16; the student starts with rank 32. The
-schedule of the paper's notebooks: Adam 1e-2, 300 epochs, batch 128, both learning rate and temperature times 0.99 per
-epoch. `dense` is a plain linear layer with the same schedule. The paper chose `alpha` for each rank of the teacher (-4,
--3.5, -3), so the rank is in part put in by hand. All sixty models took 4 min 27 s of the clock with `--jobs 2`.
+A linear classifier of low rank, 128 to 32, learns from a teacher of rank 8, 12 or 16; the student starts with
+rank 32. The schedule is that of the paper's notebooks: Adam 1e-2, 300 epochs, batch 128, learning rate and
+temperature both multiplied by 0.99 per epoch. `dense` is a plain linear layer with the same schedule. The paper
+chose `alpha` for each rank of the teacher (-4, -3.5, -3), so the rank is partly set by hand. All sixty models
+took 4 min 27 s (wall clock) with `--jobs 2`.
 """
 
 TUCKER = """\
-A tensor of 8^4 with Tucker ranks 4, fitted from ranks 8 by plain gradient descent, 10,000 steps; the log-likelihood is
-minus the mean squared error of the pruned network, the tensor's own mean square being some hundreds. The paper does not
-say how much its prior weighs. `paper`: prior over the number of entries, at least one slice of each bond kept.
-`paper-min-keep-0`: the same, and bonds may become empty, as in the paper's code. `full-prior`: the prior as the formula
-reads. `direct`: ranks 4, no gates.
+A tensor of 8^4 with Tucker ranks 4, fitted from ranks 8 by plain gradient descent in 10,000 steps. The
+log-likelihood is minus the mean squared error of the pruned network; the mean square of the tensor itself is
+several hundred. The paper does not say how much weight its prior has. `paper`: prior divided by the number of
+entries, at least one slice of each bond kept. `paper-min-keep-0`: the same, but bonds may become empty, as in
+the paper's code. `full-prior`: the prior as in the formula. `direct`: ranks 4, no gates.
 
-`settled` is the setting that we recommend: cores begin half as large, 1,000 steps go without gates, then gates begin
-open (`alpha` 3) under the prior at its full weight, which now has something to compare a slice with. It was chosen on
-these seeds: with `alpha` 2 half of the ten lost a slice that was needed (median -0.61), and with 0.4 of the prior six
-seeds kept 5.3 to 6 slices a bond (records of these two were not kept). One seed of ten is still cut too far.
+`settled` is the setting that we recommend: cores start half as large, the first 1,000 steps run without gates,
+then gates start open (`alpha` 3) under the prior at its full weight; by then the slices differ in how much they
+matter. It was chosen on these seeds: with `alpha` 2, half of the ten lost a slice that was needed (median
+-0.61), and with 0.4 of the prior, six seeds kept 5.3 to 6 slices per bond (the records of these two were not
+kept). One seed of ten is still pruned too far.
 """
 
 MNIST = """\
-The 2FC-Net of the paper, 784-625-10, both layers tensor trains of ranks 20, 300 epochs. Compression is that of the
-whole net with its biases; accuracy is that of the pruned module on the 10,000 test images. The paper has ten seeds a
-row; the other seeds are added by `tnmars reproduce mnist-2fc --seeds 0-9`.
+The 2FC-Net of the paper, 784-625-10, both layers tensor trains of ranks 20, 300 epochs. Compression counts the
+whole network with its biases; accuracy is that of the pruned module on the 10,000 test images. The paper has
+ten seeds per row; `tnmars reproduce mnist-2fc --seeds 0-9` adds the missing ones.
 """
 
 FIT = """\
-Ranks of planted tensors, found by `tnmars fit` with one setting for all, the noise not told. [How it works, and what is
-called good](fit.md).
+Ranks of planted tensors, found by `tnmars fit` with the same settings for all, without knowing the noise. [How
+it works, and what counts as good](fit.md).
 """
 
 DEMO = """\
-How often the planted ranks of `make demo` come back: exactly for the tensor train; for the block-term graph, whose
-ranks are not unique, with an error of at most 1.5 times the noise and 1.1 times the parameters.
+How often `make demo` recovers the planted ranks: exactly for the tensor train; for the block-term graph, whose
+ranks are not unique, with an error of at most 1.5 times the noise and at most 1.1 times the parameters.
 """
 
 
@@ -77,9 +79,9 @@ def _read(name: str) -> Any:
 
 
 PLOTS = {
-    "gates-soft": "The probabilities of the gates that the first seed of `soft` learned; what is above 0.5 is kept.",
-    "gates-hard": "The same of `hard`.",
-    "pi": "The ablation of pi: `alpha` -1.5, all else as in `soft`. A point is a run.",
+    "gates-soft": "The gate probabilities that the first seed of `soft` learned; slices above 0.5 are kept.",
+    "gates-hard": "The same for `hard`.",
+    "pi": "The ablation of pi: `alpha` -1.5, everything else as in `soft`. Each point is a run.",
 }
 
 
@@ -97,10 +99,11 @@ def _step() -> list[str]:
         return []
     chain, ours = found["chain"] * 1e3, max(found["ours"]) * 1e3
     words = (
-        f"2FC-Net, ranks 20, batch {found['batch']}, one thread, optimiser included, medians of"
-        f" {found['rounds']} turns: {chain:.1f} ms for the chain from left to right with masks on the"
-        f" activations, as the reference does it, written as plain torch; {ours:.1f} ms for the compiled layers, which"
-        f" contract open slices alone. {found['ratio']:.1f} times faster; {found['wanted']:g} wanted."
+        f"2FC-Net, ranks 20, batch {found['batch']}, one thread, optimizer included, medians of"
+        f" {found['rounds']} rounds: {chain:.1f} ms for the chain from left to right with masks on the"
+        f" activations, as in the reference code but in plain torch; {ours:.1f} ms for the compiled layers, which"
+        f" contract only the open slices. This is {found['ratio']:.1f} times faster; the target was"
+        f" {found['wanted']:g}."
         " `python tests/bench/reference.py` prints it.\n"
     )
     return ["## A training step with masks\n", words]
@@ -121,12 +124,12 @@ def _fit() -> list[str]:
     found = _read("fit.json")
     if found is None:
         return []
-    rows = [["planted", "noise", "good", "wanted", "largest error / noise", "CPU seconds, median (largest)"]]
+    rows = [["planted", "noise", "good", "target", "largest error / noise", "CPU seconds, median (largest)"]]
     for row in found["summary"]:
         seconds = f"{row['median_cpu_seconds']:.1f} ({row['most_cpu_seconds']:.1f})"
         good = f"{row['good']} of {row['runs']}"
-        told = [FITTED[row["case"]], f"{100 * row['noise']:g} %", good, row["wanted"]]
-        rows.append([*told, f"{row['worst_error_over_noise']:.3f}", seconds])
+        case = [FITTED[row["case"]], f"{100 * row['noise']:g} %", good, row["wanted"]]
+        rows.append([*case, f"{row['worst_error_over_noise']:.3f}", seconds])
     return [
         "## fit\n",
         FIT,
@@ -139,7 +142,7 @@ def _demo() -> list[str]:
     found = _read("demo.json")
     if found is None:
         return []
-    rows = [["graph", "came back", "wanted", "parameters over planted, largest", "error over noise, largest"]]
+    rows = [["graph", "recovered", "target", "largest parameters / planted", "largest error / noise"]]
     for name in dict.fromkeys(run["case"] for run in found["runs"]):
         own = [run for run in found["runs"] if run["case"] == name]
         size = max(run["parameters"] / run["planted_parameters"] for run in own)

@@ -1,7 +1,7 @@
-"""The rooms of the house: the folders of the package, and what they import from each other.
+"""The rooms of the house: the folders of the package, their files, and what they import from each other.
 
-A folder is a room, and its title is the first words of its docstring. The few modules at the top are grouped here. No
-two rooms import from each other, or the functions below raise.
+A folder is a room, and its docstring says what it is for. Modules at the top level are rooms too; those that belong
+together are drawn as one group. No two rooms import from each other, or `uses` raises.
 """
 
 from __future__ import annotations
@@ -16,48 +16,98 @@ import tnmars
 
 PACKAGE = Path(tnmars.__file__).parent
 
-TOP = {
-    "errors": "ground",
-    "files": "ground",
-    "weight": "declare",
-    "families": "declare",
-    "dsl": "declare",
-    "spec": "declare",
+ORDER = (
+    *("errors", "files", "text", "graph", "weight", "families", "spec", "dsl", "draw", "plan", "program"),
+    *("select", "layer", "timing", "training", "pruning", "compiler", "store", "ship", "fitting", "reporting"),
+    *("experiments", "bench", "cli"),
+)
+"""The rooms in the order of tests/test_layering.py: each imports only from those before it."""
+GROUPS = {
+    "ground": ("errors", "files", "text"),
+    "declare": ("weight", "families", "dsl", "spec"),
+    "compiler": ("compiler",),
 }
-"""The room of a module at the top, or of a folder that shares its room with modules; others are rooms of their own."""
-TITLES = {"ground": "Errors and files", "declare": "Declaring a graph", "compiler": "Compiling"}
+"""Rooms that are drawn as one, by the name of their group; every other folder is drawn by itself."""
+TITLES = {"ground": "Errors, files and text", "declare": "Declaring a graph", "compiler": "Compiling"}
 
 
 @dataclass(frozen=True)
 class Room:
-    """A group of modules; a name that ends in `/` is a folder with all that is in it."""
+    """A folder of the package, or a module at its top level."""
+
+    name: str
+    meaning: str
+    """The first paragraph of its docstring."""
+    files: tuple[str, ...] = ()
+    """The modules of a folder; none for a module."""
+
+    @property
+    def is_folder(self) -> bool:
+        return (PACKAGE / self.name).is_dir()
+
+    @property
+    def label(self) -> str:
+        """How the room is written: `graph/`, `families.py`."""
+        return f"{self.name}/" if self.is_folder else f"{self.name}.py"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rooms that are drawn as one."""
 
     name: str
     title: str
-    modules: tuple[str, ...]
+    rooms: tuple[Room, ...]
 
 
 @cache
-def rooms() -> tuple[Room, ...]:
-    """The rooms, each with its folder and its modules at the top."""
-    found: dict[str, list[str]] = {}
+def rooms() -> dict[str, Room]:
+    """Every room by name."""
+    found = {}
     for path in sorted(PACKAGE.iterdir()):
-        if path.is_dir() and (path / "__init__.py").exists():
-            found.setdefault(room_of(path.name), []).append(f"{path.name}/")
+        if (path / "__init__.py").exists():
+            files = tuple(sorted(entry.stem for entry in path.glob("*.py") if not entry.stem.startswith("__")))
+            found[path.name] = Room(path.name, first_paragraph(path / "__init__.py"), files)
         elif path.suffix == ".py" and not path.stem.startswith("__"):
-            found.setdefault(room_of(path.stem), []).append(path.stem)
-    return tuple(Room(name, TITLES.get(name) or _title(name), tuple(names)) for name, names in found.items())
+            found[path.stem] = Room(path.stem, first_paragraph(path))
+    return found
 
 
-def _title(folder: str) -> str:
-    text = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-    return text.partition(":")[0].partition(".")[0]
+def first_paragraph(path: Path) -> str:
+    """The first paragraph of a module's docstring, on one line."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def in_order() -> list[Room]:
+    """The rooms, each after those that it may import from. Raises `LookupError` for one that is not in `ORDER`."""
+    known = rooms()
+    for name in sorted(known.keys() - set(ORDER)):
+        raise LookupError(f"'{name}' is new: add it to ORDER in {Path(__file__).name}, below all that it imports")
+    return [known[name] for name in ORDER if name in known]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """What is drawn as one: the groups above, and every other room by itself."""
+    known = rooms()
+    names = {name: tuple(room for room in members if room in known) for name, members in GROUPS.items()}
+    names |= {name: (name,) for name in known if name not in {room for members in names.values() for room in members}}
+    return tuple(
+        Group(name, TITLES.get(name) or _title(known[members[0]]), tuple(known[room] for room in members))
+        for name, members in names.items()
+    )
+
+
+def _title(room: Room) -> str:
+    """The words of a docstring before its first colon or full stop."""
+    return room.meaning.partition(":")[0].partition(".")[0]
 
 
 def room_of(module: str) -> str:
     """The room that a module is in."""
     top = module.partition(".")[0]
-    return "cli" if top == "__main__" else TOP.get(top, top)
+    return "cli" if top == "__main__" else top
 
 
 def modules() -> dict[str, Path]:
@@ -96,24 +146,9 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
 def uses() -> dict[str, frozenset[str]]:
     """For each room the rooms that it imports from. Raises `CycleError` where two import from each other."""
     known = modules()
-    found: dict[str, set[str]] = {room.name: set() for room in rooms()}
+    found: dict[str, set[str]] = {room: set() for room in rooms()}
     for module, path in known.items():
         own = room_of(module)
         found[own] |= {room_of(other) for other in imports(path, known)} - {own}
     TopologicalSorter(found).prepare()
     return {room: frozenset(others) for room, others in found.items()}
-
-
-def arrows() -> set[tuple[str, str]]:
-    """The imports that do not follow from others: from a room to one that imports from it."""
-    known = uses()
-
-    def below(room: str) -> set[str]:
-        return set(known[room]).union(*(below(other) for other in known[room]))
-
-    return {
-        (other, room)
-        for room, others in known.items()
-        for other in others
-        if not any(other in below(between) for between in others if between != other)
-    }

@@ -1,4 +1,4 @@
-"""What may stand at a place of a spec file, in words."""
+"""The allowed values of a key of a spec file, in words."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ from functools import singledispatch
 from marks import code, codes
 
 from tnmars.graph.parts import MAX_SIZE
-from tnmars.spec.grammar import (
-    Anything,
-    AxisName,
-    Choice,
-    Either,
-    Flag,
-    ListOf,
-    Name,
-    Nest,
-    Record,
-    Shape,
-    Size,
-    TableOf,
-    Text,
-    Whole,
-)
+from tnmars.spec.grammar import Anything, Either, ListOf, Nest, Record, TableOf
+from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.shape import Shape
 
 SCALARS = {
     Flag: "`true` or `false`",
@@ -46,7 +33,7 @@ def _(shape: Whole) -> str:
         return code(str(shape.least))
     if shape.most < MAX_SIZE:
         return f"whole number from {shape.least:,} to {shape.most:,}"
-    return "whole number" if shape.least < 0 else f"whole number from {shape.least:,} on"
+    return "whole number" if shape.least < 0 else f"whole number, at least {shape.least:,}"
 
 
 @words.register
@@ -75,8 +62,8 @@ def _span(shape: ListOf) -> str:
 def _plural(text: str) -> str:
     """A shape in words, several times; the noun is the first word that may be one.
 
-    >>> _plural("size"), _plural("whole number from 1 on"), _plural("list of sizes"), _plural("axis")
-    ('sizes', 'whole numbers from 1 on', 'lists of sizes', 'axes')
+    >>> _plural("size"), _plural("whole number, at least 1"), _plural("list of sizes"), _plural("axis")
+    ('sizes', 'whole numbers, at least 1', 'lists of sizes', 'axes')
     """
     if text == "axis":
         return "axes"

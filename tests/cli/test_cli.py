@@ -39,6 +39,16 @@ def tnmars(
     )
 
 
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_commands_shows_whole_sentences(capfd: Printed) -> None:
+    assert cli.run(["--help"]) == 0
+    listed = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == sorted(cli.cli.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
@@ -148,12 +158,12 @@ def test_a_parameter_is_set_from_outside(capfd: Printed) -> None:
             "rank=99999999999999999999999999",
             "parameter 'rank', set from outside, has size 99,999,999,999,999,999,999,999,999.",
         ),
-        ("rank", "'rank' is not of the form NAME=NUMBER, for example rank=8."),
-        ("=2", "'=2' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=x", "'rank=x' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=-2", "'rank=-2' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=2.0", "'rank=2.0' is not of the form NAME=NUMBER, for example rank=8."),
-        ("rank=²", "'rank=²' is not of the form NAME=NUMBER, for example rank=8."),
+        ("rank", "'rank' must be NAME=NUMBER, for example rank=8."),
+        ("=2", "'=2' must be NAME=NUMBER, for example rank=8."),
+        ("rank=x", "'rank=x' must be NAME=NUMBER, for example rank=8."),
+        ("rank=-2", "'rank=-2' must be NAME=NUMBER, for example rank=8."),
+        ("rank=2.0", "'rank=2.0' must be NAME=NUMBER, for example rank=8."),
+        ("rank=²", "'rank=²' must be NAME=NUMBER, for example rank=8."),
     ],
 )
 def test_a_parameter_that_cannot_be_set(setting: str, message: str, capfd: Printed) -> None:
@@ -245,10 +255,22 @@ def test_show_writes_a_picture(ending: str, start: str, tmp_path: Path, capfd: P
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("name", ["picture.png", "picture", "picture.svg.gz", ".svg"])
+@pytest.mark.parametrize("ending", ["svg", "pdf", "png", "tex"])
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_show_and_diff_write_pictures_for_a_paper(command: str, ending: str, tmp_path: Path, capfd: Printed) -> None:
+    target = tmp_path / f"picture.{ending}"
+    pruned = str(Path(TT).with_name("pruned_linear.yaml"))
+    assert cli.run([command, TT, *([pruned] if command == "diff" else []), "-o", str(target)]) == 0
+    assert capfd.readouterr().out.endswith(f"wrote {target}\n")
+    start = {"svg": b"<svg", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n", "tex": b"% Written by tnmars"}[ending]
+    assert target.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["picture.gif", "picture", "picture.svg.gz", ".svg"])
 def test_show_refuses_what_it_cannot_draw(name: str, tmp_path: Path, capfd: Printed) -> None:
     assert cli.run(["show", TT, "-o", str(tmp_path / name)]) == 2
-    assert "ends in none of .svg, .dot, .html." in capfd.readouterr().err
+    assert "must end in one of .svg, .pdf, .png, .tex, .html, .dot." in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -301,7 +323,7 @@ def test_a_fault_of_our_own_is_1_without_a_traceback(monkeypatch: pytest.MonkeyP
     assert cli.run(["check", TT]) == 1
     assert capfd.readouterr().err == (
         "internal error: RuntimeError: oh no\n"
-        "  This is a fault of tnmars, not of your input. Please report it with what TNMARS_DEBUG=1 shows.\n"
+        "  This is a bug in tnmars, not in your input. Please report it with the output of TNMARS_DEBUG=1.\n"
     )
     monkeypatch.setenv("TNMARS_DEBUG", "1")
     with pytest.raises(RuntimeError):
@@ -401,12 +423,12 @@ def test_check_says_larger_where_it_is(tmp_path: Path, capfd: Printed) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["rank=08"], "'rank=08' has a number that starts with 0: write rank=8."),
+        (["rank=08"], "the number in 'rank=08' must not start with 0: write rank=8."),
         (["rank=8", "--set", "rank=9"], "'rank' is set twice."),
-        (["rank=" + "9" * 101], "is not of the form NAME=NUMBER"),
-        (["rank=" + "9" * 5000], "is not of the form NAME=NUMBER"),
-        (["rank=8.0"], "is not of the form NAME=NUMBER"),
-        (["rank=-8"], "is not of the form NAME=NUMBER"),
+        (["rank=" + "9" * 101], "must be NAME=NUMBER"),
+        (["rank=" + "9" * 5000], "must be NAME=NUMBER"),
+        (["rank=8.0"], "must be NAME=NUMBER"),
+        (["rank=-8"], "must be NAME=NUMBER"),
     ],
 )
 def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> None:
@@ -415,7 +437,7 @@ def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> Non
 
 
 @pytest.mark.parametrize("command", ["expand", "show"])
-def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+def test_all_commands_print_problems_in_the_same_way(command: str, tmp_path: Path, capfd: Printed) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
     for file in (str(bad), str(tmp_path / "none.yaml")):
@@ -506,7 +528,7 @@ def test_what_cannot_be_planned_is_said_as_check_says_it(command: str, tmp_path:
 @pytest.mark.parametrize("batch", ["0", "x", "1,", "1.5", "-1", "²", "1000000001", ""])
 def test_a_batch_is_a_whole_number(batch: str, capfd: Printed) -> None:
     assert cli.run(["plan", TT, "--batch", batch]) == 2
-    assert "is not a list of batch sizes, such as 1,32,1024." in capfd.readouterr().err
+    assert "must be a list of batch sizes, such as 1,32,1024." in capfd.readouterr().err
 
 
 def test_compile_prints_source(capfd: Printed) -> None:
@@ -568,7 +590,7 @@ def test_bench_of_a_file_as_json(capfd: Printed) -> None:
     ("arguments", "said"),
     [
         (["--batch", "3"], "Missing argument 'FILE'."),
-        ([TT, "--threads", "0"], "'0' is not a list of numbers of threads, such as 1,2."),
+        ([TT, "--threads", "0"], "'0' must be a list of thread counts, such as 1,2."),
         ([TT, "--batch", "0"], "0 is not in the range"),
     ],
 )

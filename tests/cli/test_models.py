@@ -140,7 +140,7 @@ def test_prune_overwrites_nothing_that_it_reads(tmp_path: Path, capfd: Printed) 
     tnmars.save(gated(), tmp_path / "a.yaml")
     assert cli.run(["prune", str(tmp_path / "a.yaml"), "-o", str(tmp_path / "a.yaml")]) == 2
     assert cli.run(["prune", str(tmp_path / "a.yaml"), "-o", str(tmp_path / "a.safetensors")]) == 2
-    assert "is the file of weights too" in capfd.readouterr().err
+    assert "is also the file of weights" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
 

@@ -1,5 +1,5 @@
-"""The training loop and what stands on it: a run that is stopped goes on bit for bit, members of a crew are models of
-their own, records become tables."""
+"""The training loop and its users: stopped runs resume bit for bit, members of a crew are separate models, and records
+become tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tnmars import Mars, cli
 from tnmars.experiments import idx, jobs, mnist, plots, results, tables, targets, toy, tucker
 from tnmars.experiments.board import Board, _parsed
 from tnmars.experiments.crew import Crew, CrewSchedule
-from tnmars.experiments.loop import Run, RunStoppedError, Settings
+from tnmars.experiments.loop import Run, RunOptions, RunStoppedError, Settings
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.task import Task
 
@@ -62,22 +62,22 @@ SETTINGS = Settings(epochs=6, batch=8, warmup_epochs=1)
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 20, 35])
-def test_a_run_that_is_stopped_goes_on_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
-    whole = Line()
-    wanted = Run(whole, SETTINGS).train()
+def test_a_run_that_is_stopped_resumes_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
+    uninterrupted = Line()
+    expected = Run(uninterrupted, SETTINGS).train()
     with pytest.raises(RunStoppedError):
         Run(Line(stop_after), SETTINGS, tmp_path).train()
     again = Line()
     torch.manual_seed(99)  # what the run does not depend on
     found = Run(again, SETTINGS, tmp_path).train(resume=True)
-    ours, theirs = again.model.state_dict(), whole.model.state_dict()
+    ours, theirs = again.model.state_dict(), uninterrupted.model.state_dict()
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-    assert found == wanted
+    assert found == expected
     lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(6))
 
 
-def test_the_loop_learns_and_tells() -> None:
+def test_the_loop_learns_and_records() -> None:
     task = Line()
     history = Run(task, Settings(epochs=40, batch=8, prior_weight=0.0)).train()
     assert history[-1]["error"] < 0.5 * history[0]["error"]
@@ -110,20 +110,22 @@ def test_a_crew_computes_what_its_members_do() -> None:
 
 
 def test_the_toy_runs(tmp_path: Path) -> None:
-    found = toy.run("mars-8", [0, 1], tmp_path, epochs=1)
+    found = toy.run("mars-8", [0, 1], tmp_path, RunOptions(epochs=1))
     assert [set(result) for result in found] == [{"accuracy", "rank"}] * 2
-    (dense,) = toy.run("dense-8", [0], tmp_path / "dense", epochs=2)
+    (dense,) = toy.run("dense-8", [0], tmp_path / "dense", RunOptions(epochs=2))
     assert dense["accuracy"] > 50
 
 
 def test_tucker_runs(tmp_path: Path) -> None:
     """Log-likelihoods are those of the tensor itself: a few hundred steps fit most of it, with gates and without."""
-    short, longer = (tucker.run("direct", 0, tmp_path / str(steps), epochs=steps) for steps in (1, 300))
+    short, longer = (
+        tucker.run("direct", [0], tmp_path / str(steps), RunOptions(epochs=steps))[0] for steps in (1, 300)
+    )
     nothing = -tucker.target(0).square().mean().item()
     assert short["ranks"] == [4, 4, 4, 4]
     assert longer["log_likelihood"] > 0.1 * nothing, "nine tenths of the tensor are fitted"
     assert short["log_likelihood"] < 0.5 * nothing
-    masked = tucker.run("settled", 0, tmp_path / "masked", epochs=600)
+    (masked,) = tucker.run("settled", [0], tmp_path / "masked", RunOptions(epochs=600))
     assert masked["log_likelihood"] > 0.1 * nothing
     assert masked["history"][-1]["log_likelihood"] == pytest.approx(masked["log_likelihood"], rel=1e-4), (
         "eval is the cut"
@@ -146,7 +148,7 @@ def test_idx_files_are_read_and_checked(tmp_path: Path) -> None:
         idx.read_idx(tmp_path / "c.gz")
 
 
-def test_missing_and_wrong_data_are_told(tmp_path: Path) -> None:
+def test_missing_and_wrong_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(tnmars.TnmarsError, match=r"(?s)MNIST is not in .*--data DIR"):
         idx.mnist(tmp_path, download=False)
     (tmp_path / "mnist").mkdir()
@@ -190,7 +192,7 @@ def test_reproduce_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixt
     found = json.loads(capfd.readouterr().out)
     assert found["records"][0]["versions"]["torch"] == torch.__version__
     assert cli.run(["reproduce", "tucker", "--variants", "nothing"]) == 2
-    assert "is no variant of tucker" in capfd.readouterr().err
+    assert "tucker has no variant 'nothing'; its variants are paper, " in capfd.readouterr().err
 
 
 def test_tables_over_seeds() -> None:
@@ -226,12 +228,12 @@ def test_targets_say_by_how_much_they_are_missed() -> None:
     del summary["dense-8"]
     assert targets.judged("toy", summary)[2][1:] == ["above dense-8", "not run", "", ""]
     summary["mars-8"]["seeds"] = [0, 1, 2]
-    assert targets.judged("toy", summary)[1][4] == "too few seeds: 10 are wanted"
+    assert targets.judged("toy", summary)[1][4] == "too few seeds: 10 are needed"
 
 
 def test_every_target_is_of_a_variant_that_can_be_run() -> None:
-    for name, wanted in targets.TARGETS.items():
-        assert {target.variant for target in wanted} <= set(results.EXPERIMENTS[name].variants)
+    for name, listed in targets.TARGETS.items():
+        assert {target.variant for target in listed} <= set(results.EXPERIMENTS[name].variants)
 
 
 def mnist_record(variant: str, seed: int, compression: float) -> dict[str, object]:
@@ -264,7 +266,7 @@ def test_results_are_collected_shown_and_drawn(tmp_path: Path) -> None:
     found = results.collected("mnist-2fc", tmp_path)
     assert "history" not in found["records"][0]["result"]
     text = results.page(found)
-    assert "| soft, mean compression | at least 120 | 150 | 2 | too few seeds: 3 are wanted |" in text
+    assert "| soft, mean compression | at least 120 | 150 | 2 | too few seeds: 3 are needed |" in text
     assert "| hard, compression | at least 170 | not run |  |  |" in text
     written = {path.name for path in results.save(found, tmp_path / "out")}
     assert written == {"mnist-2fc.json", "mnist-2fc-gates-soft.svg", "mnist-2fc-pi.svg"}
@@ -300,7 +302,7 @@ def test_the_chain_of_the_benchmark_is_the_same_layer() -> None:
 
 
 def test_a_run_killed_with_9_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    """Two processes run; one is killed as soon as it has left a checkpoint, and goes on from there."""
+    """Two processes run; one is killed as soon as it has left a checkpoint, and resumes from there."""
     steps = "3000"
 
     def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -330,19 +332,19 @@ class Terminal(io.StringIO):
 def test_runs_side_by_side_have_a_bar_each_on_a_terminal() -> None:
     stream = Terminal()
     board = Board(stream)
-    lines = ['{"done": 3, "total": 10, "told": "loss 0.5"}\n', "a warning\n", "[1]\n"]
+    lines = ['{"done": 3, "total": 10, "text": "loss 0.5"}\n', "a warning\n", "[1]\n"]
     seen = Event()
 
-    def told() -> Iterator[str]:
+    def written() -> Iterator[str]:
         yield from lines
         seen.wait(5.0)
 
-    board.follow("one", told())
-    board.follow("two", told())
+    board.follow("one", written())
+    board.follow("two", written())
     deadline = time.monotonic() + 5.0
     while [task.completed for task in board._bars.tasks] != [3, 3] and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [(task.description, task.total, task.fields["told"]) for task in board._bars.tasks] == [
+    assert [(task.description, task.total, task.fields["text"]) for task in board._bars.tasks] == [
         ("one", 10, "loss 0.5"),
         ("two", 10, "loss 0.5"),
     ]
@@ -354,16 +356,16 @@ def test_runs_side_by_side_have_a_bar_each_on_a_terminal() -> None:
 def test_progress_as_json_is_what_the_board_reads() -> None:
     stream = Terminal()
     Progress("run", stream, as_json=True).show({"loss": 0.25}, 10, 10)
-    assert _parsed(stream.getvalue()) == {"done": 10, "total": 10, "told": "loss 0.25"}
+    assert _parsed(stream.getvalue()) == {"done": 10, "total": 10, "text": "loss 0.25"}
 
 
 def test_expected_compression_counts_biases() -> None:
-    told = mnist.Digits.told(Told())
-    size = told["expected_parameters"]
-    assert told["expected_compression"] == pytest.approx(496_885 / (size + 635))
+    record = Untrained().record()
+    size = record["expected_parameters"]
+    assert record["expected_compression"] == pytest.approx(496_885 / (size + 635))
 
 
-class Told(mnist.Digits):
+class Untrained(mnist.Digits):
     def __init__(self) -> None:
         self.model = mnist.network("soft")
 
@@ -383,13 +385,13 @@ def test_a_try_is_not_taken_for_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 1e-3}, {"batch": 4}, {"epochs": 7}])
 def test_a_checkpoint_of_another_run_is_refused(other: dict[str, float], tmp_path: Path) -> None:
     Run(Line(), SETTINGS, tmp_path).train()
-    with pytest.raises(tnmars.TnmarsError, match=rf"is of another run: {next(iter(other))} "):
+    with pytest.raises(tnmars.TnmarsError, match=rf"belongs to another run: {next(iter(other))} is .*, but must be "):
         Run(Line(), replace(SETTINGS, **other), tmp_path).train(resume=True)
-    with pytest.raises(tnmars.TnmarsError, match="is of another run: variant None, here b"):
+    with pytest.raises(tnmars.TnmarsError, match="belongs to another run: variant is None, but must be b"):
         Run(Line(), SETTINGS, tmp_path, about={"variant": "b"}).train(resume=True)
 
 
-def test_a_run_begun_anew_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+def test_a_run_that_starts_over_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
     Run(Line(), SETTINGS, tmp_path, save_every=0.0).train()
     shorter = Run(Line(), replace(SETTINGS, epochs=1), tmp_path)
     shorter.train()
@@ -435,19 +437,19 @@ def test_kill_stops_the_runs_too(tmp_path: Path) -> None:
         time.sleep(0.05)
     parent.send_signal(signal.SIGTERM)
     _, said = parent.communicate(timeout=60)  # the run has the same standard error: it would keep it open
-    assert b"stopped; --resume goes on from here" in said
+    assert b"stopped; run again with --resume to continue from here" in said
     assert not (tmp_path / "paper-0" / "record-0.json").exists()
 
 
-def test_folders_that_cannot_be_made_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_cannot_be_made_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     asked = ["reproduce", "tucker", "--variants", "direct", "--seeds", "0", "--epochs", "5"]
     for command in (asked, ["demo"]):
         assert cli.run([*command, "--out", str(tmp_path / "file" / "x")]) == 2
-        assert "the folder cannot be made" in capfd.readouterr().err
+        assert "the folder cannot be created" in capfd.readouterr().err
 
 
-def test_missing_data_is_told_once(
+def test_missing_data_is_reported_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idx, "PAGE", "file:///nowhere/")
@@ -461,7 +463,7 @@ def test_mnist_runs_and_members_agree(tmp_path: Path, monkeypatch: pytest.Monkey
     x = torch.rand(256, 784, generator=random)
     y = (x[:, :10] * 3).argmax(-1)
     monkeypatch.setattr(mnist, "mnist", lambda given=None: idx.Mnist(x, y, x[:100], y[:100]))
-    found = mnist.run("soft", 0, tmp_path / "soft-0", epochs=2)
+    (found,) = mnist.run("soft", [0], tmp_path / "soft-0", RunOptions(epochs=2))
     assert found["ranks"].keys() == {"0", "2"} and found["compression"] > 18.0
     assert mnist.ensemble([tmp_path / "soft-0"], "soft") == pytest.approx(found["accuracy"])
 
@@ -471,7 +473,7 @@ def test_files_are_downloaded_and_checked(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / name).write_bytes(b"not the images")
     monkeypatch.setattr(idx, "PAGE", (tmp_path / "page").as_uri() + "/")
-    with pytest.raises(tnmars.TnmarsError, match="what was downloaded is not the published file"):
+    with pytest.raises(tnmars.TnmarsError, match="the downloaded file is not the published one"):
         idx.mnist(tmp_path)
     assert not (tmp_path / "mnist" / name).exists()
     monkeypatch.setitem(idx.FILES, name, hashlib.sha256(b"not the images").hexdigest())

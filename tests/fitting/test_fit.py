@@ -19,15 +19,14 @@ import tnmars
 from tnmars import Graph, cli, families
 from tnmars.errors import ShapeError, TnmarsError
 from tnmars.fitting import FitWarning, read
+from tnmars.fitting.decomposition import dense, random_decomposition
 from tnmars.fitting.gram import gram
-from tnmars.fitting.layout import by_modes
-from tnmars.fitting.network import dense, random_network
 from tnmars.fitting.refine import Data, mean_square, refined
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.rows import jacobian_at, values_at
-from tnmars.fitting.target import ORDER
-from tnmars.fitting.trees import has_tree, tree_network
+from tnmars.fitting.target import ORDER, by_modes
+from tnmars.fitting.trees import has_tree, hierarchical_svd
 
 Printed = pytest.CaptureFixture[str]
 
@@ -56,7 +55,7 @@ def draw(seed: int = 0) -> torch.Generator:
 
 def planted(graph: Graph, noise: float = 0.01, seed: int = 0) -> Tensor:
     """A random tensor of a graph with unit variance, and noise."""
-    value = dense(graph, random_network(graph, draw(seed)).cores)
+    value = dense(graph, random_decomposition(graph, draw(seed)).cores)
     return value / value.std() + noise * torch.randn(value.shape, generator=draw(seed + 1), dtype=torch.float64)
 
 
@@ -70,7 +69,7 @@ def rows(graph: Graph) -> Tensor:
 
 @every_graph
 def test_values_and_derivatives_are_those_of_autograd(graph: Graph) -> None:
-    cores = dict(random_network(graph, draw()).cores)
+    cores = dict(random_decomposition(graph, draw()).cores)
     names = list(graph.cores)
     index = rows(graph)
     whole = dense(graph, cores)
@@ -83,60 +82,62 @@ def test_values_and_derivatives_are_those_of_autograd(graph: Graph) -> None:
         return dense(graph, dict(zip(names, values, strict=True))).reshape(-1)
 
     parts = torch.autograd.functional.jacobian(flat, tuple(cores[name] for name in names))
-    wanted = torch.cat([part.reshape(len(index), -1) for part in parts], 1)
-    torch.testing.assert_close(jacobian_at(graph, cores, index), wanted)
-    torch.testing.assert_close(gram(graph, cores), wanted.T @ wanted)
+    derivative = torch.cat([part.reshape(len(index), -1) for part in parts], 1)
+    torch.testing.assert_close(jacobian_at(graph, cores, index), derivative)
+    torch.testing.assert_close(gram(graph, cores), derivative.T @ derivative)
 
 
 @every_graph
 def test_a_refit_reaches_a_tensor_near_by(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = random_network(graph, draw())
-    data = Data(dense(graph, network.cores))
-    moved = network.with_cores({name: core + 0.05 for name, core in network.cores.items()})
+    decomposition = random_decomposition(graph, draw())
+    data = Data(dense(graph, decomposition.cores))
+    moved = decomposition.with_cores({name: core + 0.05 for name, core in decomposition.cores.items()})
     assert refined(moved, data, 60)[1] < 1e-12
     some = rows(graph)[::2]
-    seen = Data(data.values, some, values_at(graph, network.cores, some))
+    seen = Data(data.values, some, values_at(graph, decomposition.cores, some))
     monkeypatch.setattr("tnmars.fitting.refine.MOST_AT_ONCE", 100)
     assert refined(moved, seen, 60)[1] < 1e-12
 
 
 def test_a_network_with_very_many_parameters_is_refitted_without_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tnmars.fitting.refine.LARGE", 10)
-    network = random_network(tt(2, 3), draw())
-    moved = network.with_cores({name: core + 0.05 for name, core in network.cores.items()})
-    assert refined(moved, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
+    decomposition = random_decomposition(tt(2, 3), draw())
+    moved = decomposition.with_cores({name: core + 0.05 for name, core in decomposition.cores.items()})
+    assert refined(moved, Data(dense(tt(2, 3), decomposition.cores)), 20)[1] < 1e-6
     turned = moved.with_cores({name: core.mT.contiguous().mT for name, core in moved.cores.items()})
-    assert refined(turned, Data(dense(tt(2, 3), network.cores)), 20)[1] < 1e-6
+    assert refined(turned, Data(dense(tt(2, 3), decomposition.cores)), 20)[1] < 1e-6
 
 
 def test_a_direction_that_is_left_out_of_a_tree_is_a_singular_vector() -> None:
-    network = random_network(tt(4, 4), draw(3))
-    whole = dense(network.graph, network.cores)
-    (less,) = removals(network, "r1", 1)
+    decomposition = random_decomposition(tt(4, 4), draw(3))
+    whole = dense(decomposition.graph, decomposition.cores)
+    (less,) = removals(decomposition, "r1", 1)
     assert less.sizes == {"r1": 3, "r2": 4}
     lost = (dense(less.graph, less.cores) - whole).norm()
     assert lost.item() == pytest.approx(torch.linalg.svdvals(whole.reshape(5, -1))[3].item(), rel=1e-6)
 
 
 def test_hyperedges_lose_a_slice_and_sums_a_term() -> None:
-    network = random_network(GRAPHS["cp"], draw())
-    network = network.with_cores({**network.cores, "A1": network.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])})
-    (less,) = removals(network, "r", 1)
+    decomposition = random_decomposition(GRAPHS["cp"], draw())
+    decomposition = decomposition.with_cores(
+        {**decomposition.cores, "A1": decomposition.cores["A1"] * torch.tensor([1.0, 1.0, 1e-3, 1.0])}
+    )
+    (less,) = removals(decomposition, "r", 1)
     assert less.sizes == {"r": 3}
-    torch.testing.assert_close(less.cores["A1"], network.cores["A1"][:, [0, 1, 3]])
-    terms = list(without_terms(random_network(GRAPHS["block-term"], draw())))
+    torch.testing.assert_close(less.cores["A1"], decomposition.cores["A1"][:, [0, 1, 3]])
+    terms = list(without_terms(random_decomposition(GRAPHS["block-term"], draw())))
     assert [list(term.sizes) for term in terms] == [["t2.r1", "t2.r2", "t2.r3"], ["t1.r1", "t1.r2", "t1.r3"]]
-    assert list(without_terms(network)) == []
+    assert list(without_terms(decomposition)) == []
 
 
 def test_the_first_network_of_a_tree_has_the_least_error_across_every_bond() -> None:
     values = planted(tt(5, 7), noise=0.0)
-    full = tree_network(families.tt("tensor", free=(5, 6, 7), rank=9), values)
+    full = hierarchical_svd(families.tt("tensor", free=(5, 6, 7), rank=9), values)
     assert full.sizes == {"r1": 5, "r2": 7}
     assert mean_square(full, Data(values)) < 1e-20
     assert has_tree(GRAPHS["tucker"]) and has_tree(GRAPHS["tt"])
     assert not any(has_tree(GRAPHS[name]) for name in ("ring", "cp", "block-term", "shared", "apart", "two bonds"))
-    cut = tree_network(tt(2, 7), values)
+    cut = hierarchical_svd(tt(2, 7), values)
     tail = torch.linalg.svdvals(values.reshape(5, -1))[2:].norm()
     assert (dense(cut.graph, cut.cores) - values).norm().item() == pytest.approx(tail.item())
 
@@ -154,7 +155,7 @@ def test_starts_have_fewer_parameters_than_data() -> None:
 @pytest.mark.parametrize("name", ["tt", "tucker", "cp", "no bond"])
 def test_dimensions_are_the_rank_of_the_derivative(name: str) -> None:
     graph = GRAPHS[name]
-    derivative = jacobian_at(graph, random_network(graph, draw()).cores, rows(graph))
+    derivative = jacobian_at(graph, random_decomposition(graph, draw()).cores, rows(graph))
     assert dimension(graph) == int(torch.linalg.matrix_rank(derivative))
     assert dimension(graph) < parameters(graph) or name == "no bond"
 
@@ -225,7 +226,7 @@ def test_ranks_with_half_as_many_parameters_as_entries(
     assert found.as_json()["warnings"] == list(found.doubts)
 
 
-def test_ranks_that_are_too_large_for_the_entries_are_told_of() -> None:
+def test_ranks_that_are_too_large_for_the_entries_give_a_warning() -> None:
     values = planted(families.lowrank("tensor", free=(16, 16), rank=12))
     with pytest.warns(FitWarning, match="the ranks are likely too small: the spec has 480 parameters for 256 entries"):
         found = tnmars.fit(families.lowrank("tensor", free=(16, 16), rank=15), values)
@@ -238,7 +239,7 @@ def test_noise_in_a_limited_graph_is_no_reason_to_warn() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200])
-def test_numbers_whose_squares_are_none(scale: float) -> None:
+def test_numbers_whose_squares_underflow_or_overflow(scale: float) -> None:
     values = planted(tt(2, 3), noise=0.01)
     found = tnmars.fit(tt(5, 7), values * scale)
     assert list(found.ranks.values()) == [2, 3]
@@ -316,24 +317,26 @@ def test_shapes_of_a_weight_that_are_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         tnmars.fit(graph, torch.randn(20, 25))
     assert str(caught.value) == (
-        "the target has shape (20, 25), but should have (20, 24) (modes i1=20, o1=24).\n"
-        f"  {ORDER} Or it is a weight in torch's layout, of shape (24, 20)."
+        "the target has shape (20, 25), but must have (20, 24) (modes i1=20, o1=24).\n"
+        f"  {ORDER} Or give a weight in torch's layout, of shape (24, 20)."
     )
-    with pytest.raises(ShapeError, match=r"the mask 'observed' has shape \(20, 24\), but should have \(24, 20\)"):
+    with pytest.raises(
+        ShapeError, match=r"the mask 'observed' has shape \(20, 24\), but must have the target's, \(24, 20\)"
+    ):
         tnmars.fit(graph, torch.randn(24, 20), observed=torch.ones(20, 24))
 
 
-def test_indices_without_data_are_told_of() -> None:
+def test_indices_without_data_give_a_warning() -> None:
     values = planted(families.lowrank("tensor", free=(30, 20), rank=2))
     values[[2, 3, 5, 7, 11, 13]] = torch.nan
     values[:, 4] = torch.nan
     with pytest.warns(FitWarning) as caught:
         found = tnmars.fit(families.lowrank("tensor", free=(30, 20), rank=4), values)
     assert [str(warning.message) for warning in caught] == list(found.doubts)
-    end = "so what the layer gives there means nothing."
+    end = "so the layer's values there are meaningless."
     assert found.doubts == (
-        f"mode 'n1': 6 of its 30 indices have no entry that is fitted (2, 3, 5, 7, 11, ...), {end}",
-        f"mode 'n2': 1 of its 20 indices have no entry that is fitted (4), {end}",
+        f"mode 'n1': 6 of its 30 indices have no entry to fit (2, 3, 5, 7, 11, ...), {end}",
+        f"mode 'n2': 1 of its 20 indices have no entry to fit (4), {end}",
     )
     assert found.ranks == {"r": 2}
 
@@ -411,17 +414,20 @@ def test_the_state_of_random_numbers_is_left_alone() -> None:
     [
         (
             torch.zeros(5, 6),
-            "the target has shape (5, 6), but should have (5, 6, 7) (modes n1=5, n2=6, n3=7).\n  ONE_AXIS",
+            "the target has shape (5, 6), but must have (5, 6, 7) (modes n1=5, n2=6, n3=7).\n  ONE_AXIS",
         ),
         (
             torch.full((5, 6, 7), torch.nan),
-            "every entry of the target is NaN.\n  NaN stands for an entry that is not known.",
+            "every entry of the target is NaN.\n  NaN marks an unknown entry.",
         ),
         (torch.full((5, 6, 7), 3.0), "every known entry of the target is 3, so there are no ranks to find."),
-        (torch.full((5, 6, 7), torch.inf), "the target has infinite entries.\n  Entries that are not known are NaN."),
-        (torch.ones(1, dtype=torch.complex64), "the target: has complex entries, and only real numbers are fitted."),
+        (torch.full((5, 6, 7), torch.inf), "the target has infinite entries.\n  Mark unknown entries by NaN."),
+        (
+            torch.ones(1, dtype=torch.complex64),
+            "the target: entries must be real numbers, but have type torch.complex64.",
+        ),
         ([[1.0], [1.0, 2.0]], "the target is not an array: its rows differ in length."),
-        (np.array(["a"]), "the target: has entries of type <U1, which are no real numbers."),
+        (np.array(["a"]), "the target: entries must be real numbers, but have type <U1."),
     ],
 )
 def test_targets_that_are_refused(given: object, text: str) -> None:
@@ -432,11 +438,13 @@ def test_targets_that_are_refused(given: object, text: str) -> None:
 
 def test_masks_and_graphs_that_are_refused() -> None:
     values = planted(tt(2, 2))
-    with pytest.raises(ShapeError, match=r"the mask 'observed' has shape \(5,\), but should have \(5, 6, 7\)"):
+    with pytest.raises(
+        ShapeError, match=r"the mask 'observed' has shape \(5,\), but must have the target's, \(5, 6, 7\)"
+    ):
         tnmars.fit(tt(2, 2), values, observed=torch.ones(5))
     with pytest.raises(TnmarsError, match="the mask 'held_out' has entries other than 0 and 1"):
         tnmars.fit(tt(2, 2), values, held_out=2 * torch.ones(5, 6, 7))
-    with pytest.raises(TnmarsError, match="the masks leave no known entry of the target to be fitted"):
+    with pytest.raises(TnmarsError, match="the masks leave no known entry of the target to fit"):
         tnmars.fit(tt(2, 2), values, held_out=torch.ones(5, 6, 7))
     with pytest.raises(TnmarsError, match="the graph has no terms"):
         tnmars.fit(replace(tt(2, 2), terms=()), values)
@@ -455,12 +463,12 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"first": torch.ones(2), "second": torch.ones(3)}, tmp_path / "two.safetensors")
     np.save(tmp_path / "x.npy", np.ones(3))
     for name, key, text in (
-        ("x.txt", None, "the ending is none of .npy, .safetensors"),
+        ("x.txt", None, "the file must end in .npy or .safetensors"),
         ("none.npy", None, "there is no such file"),
-        ("object.npy", None, "is not an array of numpy that can be read"),
-        ("bad.npy", None, "is not an array of numpy that can be read"),
-        ("bad.safetensors", None, "is not a file of safetensors that can be read"),
-        ("x.npy", "first", "a .npy file holds one array, and no key 'first'"),
+        ("object.npy", None, "cannot be read as a numpy array"),
+        ("bad.npy", None, "cannot be read as a numpy array"),
+        ("bad.safetensors", None, "cannot be read as a safetensors file"),
+        ("x.npy", "first", "a .npy file holds one array, so it has no key 'first'"),
         ("two.safetensors", None, "holds 2 tensors.\n  Give the key of one: first, second."),
         ("two.safetensors", "secnd", "there is no tensor 'secnd'.\n  Give the key of one: first, second. Did you mean"),
     ):
@@ -523,22 +531,24 @@ def test_the_command_with_trained_gates(folder: Path, capfd: Printed) -> None:
     assert "bond r1: 5 -> 5" in capfd.readouterr().out
     assert cli.run([*arguments, "annealed"]) == 0
     assert cli.run([*arguments, "annealed", "--alpha", "3"]) == 2
-    assert "--alpha is for --selector mars" in capfd.readouterr().err
+    assert "--alpha requires --selector mars." in capfd.readouterr().err
+    assert cli.run([*arguments, "fixed"]) == 2
+    assert "'fixed' must be one of elimination, mars, gaussian, annealed." in capfd.readouterr().err
     assert cli.run([*arguments, "elimination"]) == 2
-    assert "--steps is for --selector annealed or mars" in capfd.readouterr().err
+    assert "--steps requires --selector mars, gaussian or annealed." in capfd.readouterr().err
 
 
-def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
+def test_the_command_prints_doubts_as_warnings(folder: Path, capfd: Printed) -> None:
     values = planted(tt(2, 3))
     values[1] = torch.nan
     np.save(folder / "gap.npy", values.numpy())
     assert cli.run(["fit", str(folder / "tt.yaml"), str(folder / "gap.npy"), "--json"]) == 0
     printed = capfd.readouterr()
-    assert "warning: mode 'n1': 1 of its 5 indices have no entry that is fitted (1)" in printed.err
+    assert "warning: mode 'n1': 1 of its 5 indices have no entry to fit (1)" in printed.err
     assert "FitWarning" not in printed.err
-    (told,) = json.loads(printed.out)["warnings"]
-    assert told.startswith("mode 'n1': 1 of its 5")
-    assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [told]
+    (doubt,) = json.loads(printed.out)["warnings"]
+    assert doubt.startswith("mode 'n1': 1 of its 5")
+    assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [doubt]
 
 
 def test_the_command_shows_progress_unless_it_is_to_be_quiet(
@@ -547,7 +557,7 @@ def test_the_command_shows_progress_unless_it_is_to_be_quiet(
     monkeypatch.setattr("tnmars.cli.fits.EVERY", 0.0)
     arguments = ["fit", str(folder / "tt.yaml"), str(folder / "x.npy")]
     assert cli.run(arguments) == 0
-    assert "67 parameters, ranks 2-3, relative error" in capfd.readouterr().err
+    assert "67 parameters, ranks 2-3" in capfd.readouterr().err
     assert cli.run([*arguments, "--quiet"]) == 0
     assert capfd.readouterr().err == ""
 
@@ -559,7 +569,7 @@ def test_the_command_does_not_write_over_a_mask(folder: Path, capfd: Printed, op
     before = mask.read_bytes()
     arguments = ["fit", str(folder / "tt.yaml"), str(folder / "x.npy"), option, str(mask)]
     assert cli.run([*arguments, "-o", str(folder / "mask")]) == 2
-    assert "is what is read" in capfd.readouterr().err
+    assert "is an input and would be overwritten" in capfd.readouterr().err
     assert mask.read_bytes() == before
 
 
@@ -568,9 +578,9 @@ def test_the_command_refuses_before_it_works(folder: Path, capfd: Printed) -> No
     assert cli.run(["fit", spec, str(folder / "absent.npy")]) == 2
     assert "there is no such file" in capfd.readouterr().err
     assert cli.run(["fit", spec, target, "-o", str(folder / "tt")]) == 2
-    assert "is what is read" in capfd.readouterr().err
+    assert "is an input and would be overwritten" in capfd.readouterr().err
     assert cli.run(["fit", spec, target, "-o", str(folder / "no" / "x")]) == 2
-    assert "is not there" in capfd.readouterr().err
+    assert "does not exist" in capfd.readouterr().err
     np.save(folder / "y.npy", np.ones((2, 2)))
     assert cli.run(["fit", spec, str(folder / "y.npy")]) == 2
-    assert "the target has shape (2, 2), but should have (5, 6, 7)" in capfd.readouterr().err
+    assert "the target has shape (2, 2), but must have (5, 6, 7)" in capfd.readouterr().err

@@ -142,5 +142,6 @@ def test_200_bonds_are_quick() -> None:
 
 
 def test_needs_no_networkx_and_no_numpy() -> None:
-    code = "import sys, tnmars.graph.cuts, tnmars.graph.lint; print(sorted({'networkx', 'numpy', 'torch'} & set(sys.modules)))"
+    modules = "import sys, tnmars.graph.cuts, tnmars.graph.lint"
+    code = f"{modules}; print(sorted({{'networkx', 'numpy', 'torch'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

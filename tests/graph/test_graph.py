@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from math import prod
 
@@ -14,8 +16,10 @@ from tnmars import families
 from tnmars.errors import GraphError
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term
 from tnmars.graph.counts import Count, count
+from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS
-from tnmars.graph.rules import MAX_PARTS, MAX_PROBLEMS, Fields, tap_groups
+from tnmars.graph.layer_rules import tap_groups
+from tnmars.graph.rules import MAX_PARTS, MAX_PROBLEMS
 
 I, O, R = Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT), Edge("r", 2)  # noqa: E741
 CHAIN = (Term(MAIN, (R,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),)
@@ -281,7 +285,7 @@ def test_a_wrong_kernel_does_not_hide_behind_features(size: tuple[object, ...]) 
 def test_features_fit_into_the_modes() -> None:
     one_problem("features 'in' is 9, but the modes hold only 8", ("features", "in"), features=((Role.IN, 9),))
     one_problem("features 'out' has size 0", ("features", "out"), features=((Role.OUT, 0),))
-    one_problem("vocab is not something that kind 'linear' has", ("vocab",), features=((Role.LOOKUP, 2),))
+    one_problem("kind 'linear' does not take vocab", ("vocab",), features=((Role.LOOKUP, 2),))
 
 
 def test_only_maps_have_operands() -> None:
@@ -294,7 +298,7 @@ def test_only_maps_have_operands() -> None:
     [
         ({}, "b o", "kind 'map' needs its inputs", ()),
         ({"x": "b i"}, "", "kind 'map' needs its output", ()),
-        ({"x": "b i"}, "b c o", "the output has axis 'c', which is no mode and on no input", ("output", 1)),
+        ({"x": "b i"}, "b c o", "the output has axis 'c', which is neither a mode nor on an input", ("output", 1)),
         ({"x": "b"}, "b o", "mode 'i' is on no input", ("modes", "in", "i")),
         ({"x": "b i"}, "b", "mode 'o' is not on the output", ("modes", "out", "o")),
         ({"x": "b i o"}, "b o", "input 'x' has axis 'o', a mode with role 'out'", ("inputs", "x", 2)),
@@ -330,7 +334,7 @@ def test_options_belong_to_the_kind() -> None:
         ({"padding": -1}, "option 'padding' is -1"),
         ({"padding": "some"}, "option 'padding' is 'some'"),
         ({"dilation": True}, "option 'dilation' is True"),
-        ({"padding": "same", "stride": (1, 2)}, "padding 'same' does not go with a stride"),
+        ({"padding": "same", "stride": (1, 2)}, "padding 'same' requires a stride of 1"),
     ],
 )
 def test_options_of_a_convolution(options: dict[str, object], start: str) -> None:
@@ -468,6 +472,63 @@ def test_a_graph_is_made_of_its_fields() -> None:
     assert Graph.of(Fields("linear", (I, O), CHAIN), name="x").name == "x"
 
 
+# --- what is computed once ------------------------------------------------------------------------------------------
+
+CACHED = (
+    *("bonds", "cores", "padding", "tap_groups", "dense_shape", "weight_axes", "weight_lengths", "is_lookup", "window"),
+    *("in_features", "signature"),
+)
+
+
+def asked(graph: Graph) -> Graph:
+    """The graph, of which everything that is cached has been asked."""
+    for name in CACHED:
+        getattr(graph, name)
+    for core in graph.cores:
+        graph.edges_of(core), graph.bonds_of(core)
+    for term in graph.terms:
+        term.ends(), term.bond_sizes
+    return graph
+
+
+def test_bonds_and_cores_are_built_once() -> None:
+    for name in ("bonds", "cores", "padding"):
+        assert getattr(LINEAR, name) is getattr(LINEAR, name)
+    assert CHAIN[0].ends() is CHAIN[0].ends()
+
+
+@pytest.mark.parametrize("name", ["bonds", "cores", "padding"])
+def test_what_is_built_once_cannot_be_changed(name: str) -> None:
+    with pytest.raises(TypeError):
+        getattr(LINEAR, name)["x"] = None
+
+
+@settings(max_examples=cases(300))
+@given(graphs(least_terms=0))
+def test_what_was_asked_changes_neither_equality_nor_pickles(graph: Graph) -> None:
+    fresh, used = rebuilt(graph), asked(rebuilt(graph))
+    assert (used, hash(used), repr(used), str(used)) == (fresh, hash(fresh), repr(fresh), str(fresh))
+    assert pickle.dumps(used) == pickle.dumps(fresh)
+    for copied in (pickle.loads(pickle.dumps(used)), copy.copy(used), copy.deepcopy(used)):  # noqa: S301  # our own
+        assert copied == graph
+        assert copied.bonds == graph.bonds
+        assert copied.name == graph.name
+
+
+def test_a_changed_graph_is_asked_again() -> None:
+    wider = asked(LINEAR).with_terms((replace(CHAIN[0], bonds=(Edge("r", 3),)),))
+    assert wider.cores == {"A": (8, 3), "B": (3, 6)}
+    assert wider.terms[0].bond_sizes == {"r": 3}
+    assert replace(asked(LINEAR), features=((Role.IN, 7),)).dense_shape == (6, 7)
+
+
+def test_an_origin_is_noted_and_checked() -> None:
+    noted = asked(LINEAR).with_origin({"step": 3})
+    assert (noted, noted.origin, noted.name, LINEAR.origin) == (LINEAR, {"step": 3}, LINEAR.name, None)
+    with pytest.raises(GraphError, match="origin must be plain data"):
+        LINEAR.with_origin({"step": object()})
+
+
 # --- what a graph says about itself ----------------------------------------------------------------------------------
 
 
@@ -594,7 +655,7 @@ def test_other_kinds_print() -> None:
 
 
 def rebuilt(graph: Graph) -> Graph:
-    return Graph.of(graph._fields(), name=graph.name)
+    return Graph.of(graph, name=graph.name)
 
 
 @settings(max_examples=cases(2000))

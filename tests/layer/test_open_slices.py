@@ -162,7 +162,7 @@ def test_counting_goes_on_after_a_resume() -> None:
 
 
 def test_patience_is_checked() -> None:
-    with pytest.raises(tnmars.TnmarsError, match="at least 1 step"):
+    with pytest.raises(tnmars.TnmarsError, match="but must be at least 1"):
         tnmars.ShutSlices(lowrank(Mars()), 0)
 
 

@@ -1,7 +1,9 @@
-"""The summary of a model: ranks before, of use, now and under the gates; parameters and multiply-adds."""
+"""The summary of a model: ranks before, useful, now and under the gates; parameters and multiply-adds."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 from pathlib import Path
 
@@ -9,11 +11,24 @@ import pytest
 import torch
 from kit import SPECS
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
-from tnmars.program.form import measure
+from tnmars.graph import Core, Edge, Graph, Role, Term
+from tnmars.reporting import collect
+from tnmars.timing.tuning import example_inputs
 
 TT = tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)
+
+
+def counted_macs(layer: tnmars.TNModule) -> int:
+    """The multiply-adds of a pass, by torch's own counter. In training mode nothing is cached between passes."""
+    inputs = example_inputs(layer.graph, layer.nominal, image=8)
+    if dict(layer.graph.options).get("mode"):
+        inputs = tuple(value[:, :1] for value in inputs)  # the batch counts rows of the table: one for each bag
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        layer(*inputs)
+    return counter.get_total_flops() // 2
 
 
 def gated() -> tnmars.TNModule:
@@ -72,8 +87,7 @@ def test_counts_are_those_of_the_module_and_of_what_pruning_leaves(path: Path) -
     layer = tnmars.compile(path, selector=tnmars.Mars(spread=1.0, min_keep=0), batch=16, image=8)
     (found,) = tnmars.summary(layer).layers
     assert found.parameters == sum(value.numel() for value in layer.cores.parameters())
-    form = layer.plan("infer", layer.nominal)
-    assert found.macs == sum(entry.work.macs for entry in measure(form))
+    assert found.macs == counted_macs(layer)
     small = tnmars.prune(layer, simplify=False) if layer.masks is not None else layer
     assert found.live_parameters == sum(value.numel() for value in small.cores.parameters())
     left = {bond.name for bond in tnmars.summary(small).layers[0].bonds}
@@ -89,5 +103,53 @@ def test_a_model_without_compiled_layers() -> None:
 
 def test_the_name_stays_the_function() -> None:
     """A module of the same name would take its place once it is imported."""
-    assert callable(tnmars.summary)
-    assert callable(tnmars.summary)
+    import tnmars.reporting.summary
+    import tnmars.store.prune_file
+
+    assert inspect.isfunction(tnmars.summary)
+    assert inspect.ismodule(importlib.import_module("tnmars.reporting.summary"))
+
+
+def tied(keep: tuple[int, ...] = ()) -> nn.ModuleList:
+    """Two layers that share their first core; with `keep`, gates that keep so many slices of each bond."""
+    pair = [tnmars.compile(TT, selector=tnmars.Mars() if keep else None, batch=16) for _ in range(2)]
+    shared = next(name for name, _ in pair[0].cores.named_parameters())
+    pair[1].cores._parameters[shared] = pair[0].cores._parameters[shared]
+    for layer in pair if keep else ():
+        with torch.no_grad():
+            for logits, count in zip(layer.logits(), keep, strict=True):
+                logits.copy_(torch.where(torch.arange(5) < count, 2.0, -2.0))
+    return nn.ModuleList(pair)
+
+
+def test_a_core_shared_by_layers_counts_once(tmp_path: Path) -> None:
+    model = tied()
+    found = tnmars.summary(model)
+    numel = sum(value.numel() for value in model.parameters())
+    assert numel == 2 * 305 - 40 + 48
+    assert found.count.cores + found.other == found.as_json()["parameters"] == numel
+    assert [layer.parameters for layer in found.layers] == [305, 305]
+    assert [layer.shared for layer in found.layers] == [0, 40]
+    assert "; 40 parameters shared with a layer above" in str(found)
+    assert f"model: {numel} parameters, 48 of them not in cores" in str(found)
+    tnmars.save(model, tmp_path / "model")
+    for given in (model, tmp_path / "model"):
+        whole = collect(given, given, measure=False).before
+        assert whole.cores + whole.other == numel
+
+
+def test_a_shared_core_counts_once_under_gates() -> None:
+    model = tied((2, 3))
+    found = tnmars.summary(model)
+    small = tnmars.prune(model, simplify=False)
+    cores = {id(value): value.numel() for layer in small for value in layer.cores.parameters()}
+    assert found.live_count.cores == sum(cores.values())
+
+
+def test_a_core_twice_in_one_layer_counts_once() -> None:
+    modes = (Edge("i", 6, Role.IN), Edge("o", 6, Role.OUT))
+    term = Term("main", (Edge("r", 2),), (Core("A", ("i", "r")), Core("B", ("o", "r"))))
+    layer = tnmars.compile(Graph("linear", modes, (term,)), batch=16)
+    layer.cores._parameters["B"] = layer.cores._parameters["A"]
+    (found,) = tnmars.summary(layer).layers
+    assert found.parameters == sum(value.numel() for value in layer.cores.parameters()) == 12

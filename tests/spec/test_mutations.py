@@ -23,6 +23,8 @@ from strategies import cases
 SECONDS = 1
 MEGABYTES = 200
 BATCH = 50
+TRIES = 3
+"""How often a bomb may be tried: on a busy machine the same work takes more CPU time. A real bomb fails every time."""
 
 
 @dataclass
@@ -87,7 +89,10 @@ def test_a_mutated_file_is_read_or_refused_with_a_place(batch: int, tmp_path: Pa
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_read_or_refused_with_a_place(name: str, tmp_path: Path) -> None:
     data = BOMBS[name]
-    outcome = check(data.encode() if isinstance(data, str) else data, tmp_path)
+    for _ in range(TRIES):
+        outcome = check(data.encode() if isinstance(data, str) else data, tmp_path)
+        if not complaint(outcome):
+            break
     assert complaint(outcome) == "", outcome.output[-1000:]
 
 

@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ from tnmars.families import FAMILIES
 from tnmars.graph import Graph
 from tnmars.graph.kinds import KINDS
 from tnmars.spec import document, dump, schema, schema_text
-from tnmars.spec.grammar import Reading, constant
 from tnmars.spec.nodes import Items, Node, Scalar, Table, TextError, parse
 from tnmars.spec.reader import walk
+from tnmars.spec.shape import Reading, constant
 
 # JSON has one kind of number, so that by the standard 3.0 is an integer. A text tells 3 from 3.0, and so does this.
 _TYPES = Draft202012Validator.TYPE_CHECKER.redefine(
@@ -59,7 +60,7 @@ def data(node: Node) -> Any:
 
 
 def verdicts(text: str) -> tuple[list[str], list[str]]:
-    """What schema and reader have against the form of a text."""
+    """What schema and reader have against the form of a text: the schema's first error, and all of the reader's."""
     tree, problems = parse(text.encode())
     assert problems == []
     into = Reading(params=AnyParameter())
@@ -68,7 +69,7 @@ def verdicts(text: str) -> tuple[list[str], list[str]]:
         said = [problem.text for problem in into.problems]
     else:
         said = ["the file is not a table of keys."]
-    return [error.message[:200] for error in VALIDATOR.iter_errors(data(tree))], said
+    return [error.message[:200] for error in islice(VALIDATOR.iter_errors(data(tree)), 1)], said
 
 
 def agree(text: str) -> bool:

@@ -220,13 +220,13 @@ def test_everything_that_does_not_fit_is_told_and_nothing_is_changed(tmp_path: P
         tnmars.load_checkpoint(tmp_path / "a", fresh, other, tnmars.MaskSchedule(fresh, 3, seed=1))
     source = tmp_path / "a"
     assert str(caught.value).splitlines() == [
-        f"{source}: the optimiser is SGD, but Adam in the file.",
-        f"{source}: the optimiser holds a parameter that the model does not have.",
-        f"{source}: the optimiser of the file trains 1.bias, but this one does not.",
+        f"{source}: the optimizer is SGD, but Adam in the file.",
+        f"{source}: the optimizer holds a parameter that the model does not have.",
+        f"{source}: the optimizer of the file trains 1.bias, but this one does not.",
         f"{source}: the call has schedule, which is not in the file.",
-        "  Give schedule=... exactly where it was given to save.",
+        "  Give schedule=... exactly if it was given to save.",
         f"{source}: the file has lr_scheduler, which was not given.",
-        "  Give lr_scheduler=... exactly where it was given to save.",
+        "  Give lr_scheduler=... exactly if it was given to save.",
         f"{source}: Nothing was changed.",
     ]
     assert all(one.equal(other) for one, other in zip(before, fresh.parameters(), strict=True))
@@ -238,8 +238,8 @@ def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     model, optimizer = ready()
     with pytest.raises(TnmarsError, match=r"position\.at\[1\] is of type set, which cannot be saved"):
         tnmars.save_checkpoint(tmp_path / "a", model, optimizer, position={"at": [0, {1}]})
-    tnmars.prune_(model)  # and not the optimiser
-    with pytest.raises(TnmarsError, match=r"the optimiser holds a parameter of shape .* that the model does not have"):
+    tnmars.prune_(model)  # and not the optimizer
+    with pytest.raises(TnmarsError, match=r"the optimizer holds a parameter of shape .* that the model does not have"):
         tnmars.save_checkpoint(tmp_path / "a", model, optimizer)
     assert list(tmp_path.iterdir()) == []
 
@@ -329,7 +329,7 @@ def test_any_damage_is_seen_and_the_previous_one_offered(two: Path) -> None:
         assert "damaged" in text
         assert hint == (
             f"  The previous checkpoint is there and whole: {two}.previous. "
-            f"To go on from it: load_checkpoint({str(two)!r}, ..., previous=True)."
+            f"To continue from it: load_checkpoint({str(two)!r}, ..., previous=True)."
         )
         assert all(value.equal(before[key]) for key, value in model.state_dict().items())
         assert tnmars.load_checkpoint(two, model, optimizer, previous=True).position == 1
@@ -371,7 +371,7 @@ def test_where_there_is_no_other_file_that_is_said(two: Path, tmp_path: Path) ->
     with pytest.raises(CheckpointError, match=r"\n  There is no other: .*a\.previous is damaged too\.$"):
         tnmars.load_checkpoint(path, model, optimizer)
     path.write_bytes(two.read_bytes())
-    with pytest.raises(CheckpointError, match=r"\n  The last checkpoint is there and whole: .*a\. To go on"):
+    with pytest.raises(CheckpointError, match=r"\n  The last checkpoint is there and whole: .*a\. To continue"):
         tnmars.load_checkpoint(path, model, optimizer, previous=True)
 
 

@@ -320,11 +320,11 @@ def forged(path: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda header: header.update(version=9), "has version 9 of the format; this tnmars reads version 1"),
+        (lambda header: header.update(version=9), "has version 9 of the format, but this tnmars reads version 1"),
         (lambda header: header["layers"][0].update(spec="tnmars: 1\nkind: linear\n"), "layer 'middle': "),
-        (lambda header: header["layers"][0].update(selector={"name": "evil"}), "selector 'evil' is not known"),
-        (lambda header: header["layers"][0].update(dtype="torch.int8"), "layer 'middle': what is said of it is not"),
-        (lambda header: header["layers"][0].pop("plans"), "layer 'middle': what is said of it is not"),
+        (lambda header: header["layers"][0].update(selector={"name": "evil"}), "selector 'evil' is unknown"),
+        (lambda header: header["layers"][0].update(dtype="torch.int8"), "layer 'middle': its description is not"),
+        (lambda header: header["layers"][0].pop("plans"), "layer 'middle': its description is not"),
         (lambda header: header["layers"][0]["plans"].update(train=3), "layer 'middle': 'train' of the plan is 3"),
     ],
 )
@@ -338,7 +338,7 @@ def test_what_a_header_says_is_checked(change, text: str, tmp_path: Path) -> Non
 
 def test_a_file_without_layers(tmp_path: Path) -> None:
     container.write(tmp_path / "a", Container({"layers": [3]}, {}))
-    with pytest.raises(CheckpointError, match="does not say which of its layers are compiled"):
+    with pytest.raises(CheckpointError, match="does not say which layers are compiled"):
         tnmars.load_into(Net(), tmp_path / "a")
 
 

@@ -64,6 +64,7 @@ def test_a_frozen_layer_is_timed_in_its_dtype_with_its_optimizer(
         return candidates(*arguments)
 
     layer = tnmars.compile(oracle.spec("tt_linear"), batch=16, dtype=torch.float64, optimizer="greedy")
+    choice.choose_frozen.cache_clear()
     monkeypatch.setattr(choice, "all_forms", noted)
     tnmars.freeze(layer, "fast", tune=True)
     assert places

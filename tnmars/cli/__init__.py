@@ -1,6 +1,6 @@
-"""Command line: one file per group of commands, no logic of its own.
+"""Command line: one file per group of commands, without logic of its own.
 
-Bad input ends with exit status 2 and a message that says what to do, never with a traceback.
+Bad input gives exit status 2 and a message that says what to do, never a traceback.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from tnmars.cli import bench, experiments, fits, graphs, models, plans, reports
 from tnmars.errors import TnmarsError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Run 'tnmars COMMAND --help' for the options of a command and an example. Start with 'tnmars demo'.",
+)
 @click.version_option(__version__, prog_name="tnmars")
 def cli() -> None:
-    """Tensor-network graphs to PyTorch modules, with automatic rank selection."""
+    """A compiler from tensor-network graphs to PyTorch modules, with automatic rank selection."""
 
 
 for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.plan, plans.calibrate, bench.bench):
@@ -29,7 +32,7 @@ cli.add_command(plans.compile_, "compile")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command and ends the process: 0 fine, 2 bad input, 1 a fault of our own, 130 interrupted."""
+    """Runs a command and exits: 0 for success, 2 for bad input, 1 for a bug of tnmars, 130 if interrupted."""
     sys.exit(run(arguments))
 
 
@@ -48,14 +51,14 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; so does what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: drop the rest
         return 0
     except Exception as error:
         if os.environ.get("TNMARS_DEBUG"):
             raise
         click.echo(
             f"internal error: {type(error).__name__}: {error}\n"
-            "  This is a fault of tnmars, not of your input. Please report it with what TNMARS_DEBUG=1 shows.",
+            "  This is a bug in tnmars, not in your input. Please report it with the output of TNMARS_DEBUG=1.",
             err=True,
         )
         return 1

@@ -7,12 +7,14 @@ import json
 import click
 
 from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
+from tnmars.cli.plans import IMAGE
+from tnmars.errors import plural
 
 
 def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 4096 for part in parts):
-        raise click.BadParameter(f"'{text}' is not a list of numbers of threads, such as 1,2.")
+        raise click.BadParameter(f"'{text}' must be a list of thread counts, such as 1,2.")
     return tuple(map(int, parts))
 
 
@@ -20,12 +22,10 @@ def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.argument("file", type=click.Path())
 @SET
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="Rows, images or tokens.")
-@click.option("--image", type=click.IntRange(1, 4096), default=32, show_default=True, help="Side of the image.")
-@click.option("--tune", is_flag=True, help="Time close candidates first, and take the fastest.")
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=9, show_default=True, help="Turns that each contender has."
-)
-@click.option("--threads", default="1", show_default=True, callback=_threads, help="Numbers of threads, such as 1,2.")
+@IMAGE
+@click.option("--tune", is_flag=True, help="Time candidates that are close first, and choose the fastest.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=9, show_default=True, help="Rounds of timing.")
+@click.option("--threads", default="1", show_default=True, callback=_threads, help="Thread counts, such as 1,2.")
 @JSON
 def bench(
     file: str,
@@ -50,6 +50,6 @@ def bench(
             result = single.bench_file(graph, batch, image, tune=tune, rounds=rounds)
         times = {"inference": dict(result.inference), "training": dict(result.training)}
         data.append({"file": file, "batch": batch, "image": image, "threads": count, **times})
-        head = f"{str(graph).splitlines()[0]}; batch {batch}, {count} thread{'s' if count > 1 else ''}"
+        head = f"{str(graph).splitlines()[0]}; batch {batch}, {plural(count, 'thread')}"
         texts.append(f"{head}\n\n{single.markdown(single.table(result))}")
     click.echo(json.dumps(data, indent=1) if as_json else "\n\n".join(texts))

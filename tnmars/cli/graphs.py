@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from math import isfinite
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -17,25 +16,25 @@ from tnmars.spec.nodes import MAX_BYTES
 from tnmars.spec.reader import Spec, read, read_file
 
 FILE = click.argument("file", type=click.Path())
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 MOST_DIGITS = 100
-"""How long a number may be that is reported as too large; a longer one is no number."""
+"""A number with more digits is refused as malformed; a shorter one may still be reported as too large."""
 MOST_BITS = 10_000
-"""Up to where whole numbers are printed: Python itself refuses to write out much longer ones."""
+"""Larger integers are not printed: Python refuses to convert much longer ones to text."""
 
 
 def _assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     for text in texts:
         name, _equals, value = (part.strip() for part in text.partition("="))
         if not name or not (value.isascii() and value.isdigit()) or len(value) > MOST_DIGITS:
-            raise click.BadParameter(f"'{text}' is not of the form NAME=NUMBER, for example rank=8.")
+            raise click.BadParameter(f"'{text}' must be NAME=NUMBER, for example rank=8.")
         if value != str(int(value)):
-            raise click.BadParameter(f"'{text}' has a number that starts with 0: write {name}={int(value)}.")
-        if name in found:
+            raise click.BadParameter(f"the number in '{text}' must not start with 0: write {name}={int(value)}.")
+        if name in assigned:
             raise click.BadParameter(f"'{name}' is set twice.")
-        found[name] = int(value)
-    return found
+        assigned[name] = int(value)
+    return assigned
 
 
 SET = click.option(
@@ -44,7 +43,7 @@ SET = click.option(
     multiple=True,
     metavar="NAME=NUMBER",
     callback=_assignments,
-    help="Override a parameter of the file.",
+    help="Override a parameter of the spec file.",
 )
 
 
@@ -53,7 +52,7 @@ def _read(file: str, params: dict[str, int]) -> Spec:
 
 
 def read_graph(file: str, params: dict[str, int], as_json: bool = False) -> Graph:
-    """The graph of a file, or of standard input; where there is none, prints what `check` would and ends with 2."""
+    """The graph in a file or on standard input. If it is invalid, prints what `check` would and exits with 2."""
     spec = _problems(file, params)
     if spec.graph is None:
         refuse(file, spec.problems, as_json)
@@ -61,13 +60,13 @@ def read_graph(file: str, params: dict[str, int], as_json: bool = False) -> Grap
 
 
 def need_terms(file: str, graph: Graph, as_json: bool, verb: str) -> None:
-    """Ends with 2 where a graph has no terms, as one may be left with after pruning."""
+    """Exits with 2 if a graph has no terms, as may happen after pruning."""
     if not graph.terms:
         refuse(file, (Problem(f"{file}: the graph has no terms, so there is nothing to {verb}."),), as_json)
 
 
 def refuse(file: str, problems: tuple[Problem, ...], as_json: bool) -> NoReturn:
-    """Prints problems as `check` does, and ends with 2."""
+    """Prints problems as `check` does, and exits with 2."""
     spec = Spec(None, problems)
     if as_json:
         click.echo(json.dumps([_check_data(file, spec, [], strict=False)], indent=1))
@@ -77,7 +76,7 @@ def refuse(file: str, problems: tuple[Problem, ...], as_json: bool) -> NoReturn:
 
 
 def _problems(file: str, params: dict[str, int]) -> Spec:
-    """What stands in a file; that it cannot be read is a problem like others."""
+    """The contents of a file; a file that cannot be read is one more problem."""
     try:
         return _read(file, params)
     except SpecError as error:
@@ -87,12 +86,12 @@ def _problems(file: str, params: dict[str, int]) -> Spec:
 @click.command(epilog="Example: tnmars check specs/tt_linear.yaml --set rank=50 --strict")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @SET
-@click.option("--strict", is_flag=True, help="Take warnings for errors.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JSON
 def check(files: tuple[str, ...], params: dict[str, int], strict: bool, as_json: bool) -> int:
-    """Check spec FILES ('-' is standard input): every problem with line and column.
+    """Check spec files and report every problem with line and column.
 
-    Exit status 0 if all are fine, 2 if not.
+    FILES are spec files; '-' is standard input. The exit status is 0 if all files are valid, and 2 otherwise.
     """
     checked = [_check(file, params) for file in files]
     if as_json:
@@ -132,7 +131,7 @@ def _sentence(graph: Graph) -> str:
 def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) -> dict[str, Any]:
     listed = [(problem, "error") for problem in spec.problems]
     listed += [(problem, "error" if strict else "warning") for problem in warnings]
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "file": file,
         "ok": all(severity != "error" for _, severity in listed),
         "problems": [
@@ -148,7 +147,7 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
     }
     if spec.graph is not None:
         numbers = count(spec.graph)
-        found |= {
+        data |= {
             "name": spec.graph.name,
             "kind": spec.graph.kind,
             "dense_shape": spec.graph.dense_shape,
@@ -160,7 +159,7 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
                 numbers.compression_with_other if numbers.cores and isfinite(numbers.compression_with_other) else None
             ),
         }
-    return found
+    return data
 
 
 @click.command(epilog="Example: tnmars expand specs/tt_linear_family.yaml --set rank=3")
@@ -168,7 +167,10 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
 @SET
 @JSON
 def expand(file: str, params: dict[str, int], as_json: bool) -> None:
-    """Print the explicit graph of FILE: families, copies and parameters written out."""
+    """Print the explicit graph of a spec file.
+
+    Families, copies and parameters of FILE are written out as modes, bonds and cores.
+    """
     from tnmars.spec.writer import document, dump
 
     graph = read_graph(file, params, as_json)
@@ -178,26 +180,28 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 @click.command(epilog="Example: tnmars show specs/tt_linear.yaml -o graph.svg")
 @FILE
 @SET
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write a picture: .svg, .html or .dot.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write a picture: .svg, .pdf, .png, .tex (TikZ), .html or .dot. Needs tnmars[viz] for .pdf and .png.",
+)
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")
 @JSON
 def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
-    """Draw the graph of FILE, in the terminal or to a picture."""
+    """Draw the graph of a spec file, in the terminal or as a picture."""
     import shutil
 
-    from tnmars import draw
-    from tnmars.files import write_text
+    from tnmars.cli.pictures import write_picture
 
     graph = read_graph(file, params, as_json)
     if output is not None:
-        writers = {".svg": draw.svg, ".dot": draw.dot, ".html": draw.html}
-        ending = Path(output).suffix.lower()
-        if ending not in writers:
-            raise click.BadParameter(f"'{output}' ends in none of {', '.join(writers)}.", param_hint="--output")
-        write_text(output, writers[ending](graph))
+        write_picture(output, graph)
     if as_json:
         click.echo(json.dumps(_incidence(graph), indent=1))
     elif output is None:
+        from tnmars import draw
+
         columns = width or shutil.get_terminal_size().columns
         click.echo(draw.terminal(graph, width=columns, colour=sys.stdout.isatty()))
     else:
@@ -231,7 +235,7 @@ def _incidence(graph: Graph) -> dict[str, Any]:
 
 
 @click.command(epilog="Example: tnmars schema > tnmars.schema.json")
-@click.option("--json", is_flag=True, expose_value=False, help="Print JSON, which it is anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="Print JSON; this is always the case.")
 def schema() -> None:
     """Print the JSON Schema of spec files, for editors."""
     from importlib.resources import files

@@ -1,4 +1,4 @@
-"""`prune` and `diff`: files of trained models, and what pruning made of their graphs. `diff` does without torch."""
+"""`prune` and `diff`: files of trained models, and how two graphs differ. `diff` does not import torch."""
 
 from __future__ import annotations
 
@@ -14,35 +14,42 @@ from tnmars.errors import TnmarsError
 @click.command(epilog="Example: tnmars prune trained.safetensors -o small.safetensors")
 @click.argument("checkpoint", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file to write.")
-@click.option("--spec", type=click.Path(dir_okay=False), help="Where pruned graphs go [default: OUTPUT with .yaml].")
+@click.option(
+    "--spec",
+    type=click.Path(dir_okay=False),
+    help="The file for the pruned graph [default: OUTPUT with the ending .yaml].",
+)
 @JSON
 def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None:
-    """Cut the layers of CHECKPOINT to what their gates keep: a file of weights, and the pruned graphs as YAML.
+    """Prune the layers of a checkpoint to what their gates keep.
 
-    It reads what tnmars.save and tnmars.save_checkpoint write. Where several layers have gates, the name of each is put
-    into the name of its spec file.
+    CHECKPOINT is a file of tnmars.save or tnmars.save_checkpoint. The command writes the pruned weights, and the
+    pruned graph of each layer with gates as a spec file. If there are several such layers, the name of each spec file
+    contains the name of its layer.
     """
     from tnmars.spec import save_spec
     from tnmars.store.prune_file import prune_file, spec_paths
 
-    wanted = spec or str(Path(output).with_suffix(".yaml"))
-    if Path(wanted).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
-        raise click.BadParameter(f"'{wanted}' is the file of weights too.", param_hint="--spec")
+    target = spec or str(Path(output).with_suffix(".yaml"))
+    if Path(target).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
+        raise click.BadParameter(f"'{target}' is also the file of weights.", param_hint="--spec")
     if Path(output).resolve() == Path(checkpoint).resolve():
-        raise click.BadParameter(f"'{output}' is what is read; name another file.", param_hint="--output")
-    for name, flag in ((output, "--output"), (wanted, "--spec")):
+        raise click.BadParameter(
+            f"'{output}' is the input and would be overwritten; choose another file.", param_hint="--output"
+        )
+    for name, flag in ((output, "--output"), (target, "--spec")):
         if not Path(name).resolve().parent.is_dir():
             raise click.BadParameter(f"the folder of '{name}' does not exist.", param_hint=flag)
-    if spec is None and Path(wanted).exists() and not _is_pruned(wanted):
-        hint = "name it with --spec to write over it, or choose another --output"
+    if spec is None and Path(target).exists() and not _is_pruned(target):
+        hint = "name it with --spec to overwrite it, or choose another --output"
         raise click.BadParameter(
-            f"'{wanted}' is there, and is not the spec of a pruned graph; {hint}.", param_hint="--output"
+            f"'{target}' exists and is not the spec of a pruned graph; {hint}.", param_hint="--output"
         )
     try:
         cuts = prune_file(checkpoint, output)
     except TnmarsError as error:
         refuse(checkpoint, error.problems, as_json)
-    paths = spec_paths(cuts, wanted)
+    paths = spec_paths(cuts, target)
     for cut in cuts:
         save_spec(cut.graph, paths[cut.name])
     if as_json:
@@ -55,7 +62,7 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
 
 
 def _is_pruned(path: str) -> bool:
-    """Whether a file is what this command writes: the spec of a graph that has an origin."""
+    """Whether a file was written by this command: the spec of a graph that has an origin."""
     from tnmars.spec import load
 
     try:
@@ -64,13 +71,29 @@ def _is_pruned(path: str) -> bool:
         return False
 
 
-@click.command(epilog="Example: tnmars diff before.yaml after.yaml")
+@click.command(epilog="Example: tnmars diff before.yaml after.yaml -o pruned.pdf")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write a picture of both: .svg, .pdf, .png or .tex (TikZ). Needs tnmars[viz] for .pdf and .png.",
+)
 @JSON
-def diff(before: str, after: str, as_json: bool) -> None:
-    """Show two spec files side by side: bonds, cores, parameters and compression."""
+def diff(before: str, after: str, output: str | None, as_json: bool) -> None:
+    """Compare two spec files, as a table or as a picture.
+
+    Prints bonds, cores, parameters and compression before and after. With --output, also draws both graphs on one
+    scale: lines are as wide as the ranks, and what was cut is pale.
+    """
+    from tnmars.cli.pictures import write_picture
     from tnmars.graph.difference import difference
 
-    found = difference(read_graph(before, {}, as_json), read_graph(after, {}, as_json))
-    click.echo(json.dumps(found.as_json(), indent=1) if as_json else str(found))
+    first, second = read_graph(before, {}, as_json), read_graph(after, {}, as_json)
+    if output is not None:
+        write_picture(output, first, second)
+    changes = difference(first, second)
+    click.echo(json.dumps(changes.as_json(), indent=1) if as_json else str(changes))
+    if output is not None and not as_json:
+        click.echo(f"wrote {output}")

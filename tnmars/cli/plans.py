@@ -1,4 +1,4 @@
-"""`plan`, `compile` and `calibrate`: what the compiler makes of a graph. Only `calibrate` imports torch."""
+"""`plan`, `compile` and `calibrate`: how the compiler contracts a graph. Only `calibrate` imports torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,27 @@ from tnmars.plan.trees import OPTIMIZERS
 def _batches(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) <= 10**9 for part in parts):
-        raise click.BadParameter(f"'{text}' is not a list of batch sizes, such as 1,32,1024.")
+        raise click.BadParameter(f"'{text}' must be a list of batch sizes, such as 1,32,1024.")
     return tuple(map(int, parts))
 
 
-BATCH = click.option("--batch", default="1,32,1024", show_default=True, callback=_batches, help="Batch sizes.")
-TRAIN = click.option("--train", is_flag=True, help="Plan for training steps, not for inference.")
-IMAGE = click.option("--image", type=click.IntRange(1, 4096), default=32, show_default=True, help="Side of the image.")
+BATCH = click.option(
+    "--batch", default="1,32,1024", show_default=True, callback=_batches, help="Batch sizes, separated by commas."
+)
+TRAIN = click.option("--train", is_flag=True, help="Plan for training instead of inference.")
+IMAGE = click.option(
+    "--image",
+    type=click.IntRange(1, 4096),
+    default=32,
+    show_default=True,
+    help="Side length of the image, for convolutions.",
+)
 OPTIMIZER = click.option(
-    "--optimizer", type=click.Choice(OPTIMIZERS), default="auto", show_default=True, help="Where orders come from."
+    "--optimizer",
+    type=click.Choice(OPTIMIZERS),
+    default="auto",
+    show_default=True,
+    help="The search for contraction orders.",
 )
 
 
@@ -33,7 +45,7 @@ OPTIMIZER = click.option(
 @TRAIN
 @IMAGE
 @OPTIMIZER
-@click.option("--all", "everything", is_flag=True, help="Show every candidate, not only the one that is taken.")
+@click.option("--all", "everything", is_flag=True, help="Show all candidates, not only the chosen one.")
 @JSON
 def plan(
     file: str,
@@ -45,7 +57,11 @@ def plan(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Show how FILE is contracted for some batch sizes: order, multiply-adds and bytes, against dense."""
+    """Show how a graph is contracted, and what each step costs.
+
+    For each batch size, prints the steps of the chosen plan for FILE with their multiply-adds and bytes, and compares
+    the total with that of the dense layer. Steps above the line depend only on the cores.
+    """
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
     from tnmars.program.choice import choose
@@ -55,23 +71,23 @@ def plan(
     graph = read_graph(file, params, as_json)
     need_terms(file, graph, as_json, "contract")
     model = machine_model()
-    found = []
+    shown = []
     for size in batch:
         forms = choose(graph, size, Weighing(model, train), image, optimizer)
-        found += [
+        shown += [
             (form, explain(graph, form, size, model, grad=train, image=image))
             for form in forms[: None if everything else 1]
         ]
     if as_json:
-        click.echo(json.dumps([{**entry.to_json(), "plan": form_to_json(form)} for form, entry in found], indent=1))
+        click.echo(json.dumps([{**entry.to_json(), "plan": form_to_json(form)} for form, entry in shown], indent=1))
     else:
-        click.echo("\n\n".join(table(entry) for _, entry in found))
+        click.echo("\n\n".join(table(entry) for _, entry in shown))
 
 
 @click.command(epilog="Example: tnmars compile specs/tt_linear.yaml --batch 32")
 @FILE
 @SET
-@click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="The nominal batch.")
+@click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="The batch size.")
 @TRAIN
 @IMAGE
 @OPTIMIZER
@@ -79,7 +95,10 @@ def plan(
 def compile_(
     file: str, params: dict[str, int], batch: int, train: bool, image: int, optimizer: str, as_json: bool
 ) -> None:
-    """Print the Python source that is emitted for FILE."""
+    """Print the Python source that the compiler emits for a graph.
+
+    It is the source of the plan that `tnmars plan` shows for FILE at this batch size.
+    """
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
     from tnmars.program.choice import choose
@@ -94,14 +113,18 @@ def compile_(
 
 
 @click.command(epilog="Example: tnmars calibrate --show")
-@click.option("--show", is_flag=True, help="Print the constants; write nothing.")
+@click.option("--show", is_flag=True, help="Print the cost model instead of saving it.")
 @JSON
 def calibrate(show: bool, as_json: bool) -> None:
-    """Time this machine and keep a cost model for it in the user's cache folder."""
+    """Measure this machine, and save a cost model for it.
+
+    The model is saved in the user's cache folder. Plans are chosen by it from then on, instead of by the model that
+    tnmars ships.
+    """
     from tnmars.plan.cost import CostModel
     from tnmars.timing import calibrate as timings
 
-    click.echo("timing matrix products, copies, convolutions and look-ups; this takes about ten seconds", err=True)
+    click.echo("timing matrix products, copies, convolutions and lookups; this takes about ten seconds", err=True)
     samples = timings.samples()
     model = timings.fit(samples)
     before, after = timings.error(CostModel(), samples) ** 0.5, timings.error(model, samples) ** 0.5
@@ -114,4 +137,6 @@ def calibrate(show: bool, as_json: bool) -> None:
         made = {"file": str(path), "error": now, "shipped_error": was, "model": model.to_json()}
         click.echo(json.dumps(made, indent=1))
     else:
-        click.echo(f"wrote {path}; typical error of a step's time: factor {now:.2f} (shipped: {was:.2f})")
+        click.echo(
+            f"wrote {path}; estimated times are typically off by a factor of {now:.2f} (the shipped model: {was:.2f})"
+        )

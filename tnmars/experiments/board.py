@@ -1,4 +1,4 @@
-"""The bars of several runs on one terminal: each run tells its progress as lines of JSON, which are read here."""
+"""The bars of several runs on one terminal. Each run writes its progress as lines of JSON, which are read here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 class Board:
-    """A bar for each run under way; nothing where there is no terminal, for there the runs print lines themselves."""
+    """A bar for each active run. Without a terminal it shows nothing, because the runs print lines themselves."""
 
     def __init__(self, stream: TextIO):
         self.is_shown = stream.isatty()
@@ -19,22 +19,22 @@ class Board:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
             from rich.table import Column
 
-            told = TextColumn("{task.fields[told]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+            text = TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
             name = TextColumn("{task.description}", table_column=Column(no_wrap=True))
             self._bars = Progress(
-                name, BarColumn(8), TimeRemainingColumn(), told, console=Console(file=stream), expand=True
+                name, BarColumn(8), TimeRemainingColumn(), text, console=Console(file=stream), expand=True
             )
             self._bars.start()
 
     def follow(self, title: str, lines: Iterable[str]) -> None:
-        """Shows a run, whose lines come as it goes, until they end."""
-        task = self._bars.add_task(title, told="", total=None)
+        """Shows a run by the lines that it writes, until they end."""
+        task = self._bars.add_task(title, text="", total=None)
 
         def read() -> None:
             for line in lines:
-                told = _parsed(line)
-                if told is not None:
-                    self._bars.update(task, completed=told["done"], total=told["total"], told=told["told"])
+                record = _parsed(line)
+                if record is not None:
+                    self._bars.update(task, completed=record["done"], total=record["total"], text=record["text"])
             self._bars.remove_task(task)
 
         self._readers.append(Thread(target=read, daemon=True))
@@ -48,9 +48,9 @@ class Board:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """What a line tells; none for a line that is something else, such as a warning."""
+    """The progress in a line, or `None` for any other line, such as a warning."""
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and {"done", "total", "told"} <= found.keys() else None
+    return record if isinstance(record, dict) and {"done", "total", "text"} <= record.keys() else None

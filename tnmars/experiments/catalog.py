@@ -1,4 +1,4 @@
-"""The experiments by name, and what a file of one has."""
+"""The experiments by name, and what is known about each."""
 
 from __future__ import annotations
 
@@ -8,43 +8,37 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.experiments import idx, mnist, toy, tucker
+from tnmars.experiments.loop import RunOptions
 
-Results = list[dict[str, Any]]
+Runner = Callable[[str, Sequence[int], Path, RunOptions], list[dict[str, Any]]]
+"""Takes a variant, seeds, a folder and options; returns one result for each seed."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: its variants, how one is run for some seeds, and what the paper says."""
+    """An experiment: its variants, how a variant is run, and the paper's figures."""
 
     variants: tuple[str, ...]
-    run: Callable[..., Results]
-    """Takes a variant, seeds and a folder; gives one result for each seed."""
+    run: Runner
     paper: Mapping[str, Mapping[str, Any]]
     together: bool = False
     """Whether all seeds are trained as one."""
     prepare: Callable[[str | None], object] | None = None
-    """Sees to it that the data are there, before any run begins; raises `TnmarsError` if they cannot be had."""
+    """Makes sure that the data are available before any run starts; raises `TnmarsError` if it cannot."""
     ensembled: tuple[str, ...] = ()
     """Variants whose pruned networks are also judged together, by `mnist.ensemble`."""
     over_pi: Mapping[float, str] = field(default_factory=dict)
-    """Variants that differ in pi alone, by it."""
+    """Variants that differ only in pi, by their pi."""
     more: tuple[str, ...] = ()
-    """Variants that are run only where they are asked for."""
-
-
-def _one_by_one(run: Callable[..., dict[str, Any]]) -> Callable[..., Results]:
-    def all_of_them(variant: str, seeds: Sequence[int], folder: Path, **settings: Any) -> Results:
-        return [run(variant, seed, folder, **settings) for seed in seeds]
-
-    return all_of_them
+    """Variants that run only on request."""
 
 
 EXPERIMENTS = {
     "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
-    "tucker": Experiment(tucker.VARIANTS, _one_by_one(tucker.run), tucker.PAPER),
+    "tucker": Experiment(tucker.VARIANTS, tucker.run, tucker.PAPER),
     "mnist-2fc": Experiment(
         mnist.VARIANTS,
-        _one_by_one(mnist.run),
+        mnist.run,
         mnist.PAPER,
         prepare=idx.mnist,
         ensembled=("soft", "hard"),

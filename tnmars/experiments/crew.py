@@ -1,7 +1,7 @@
-"""Several models of one shape trained as one, for experiments with many seeds: their tensors stacked, the work batched.
+"""Several models of one shape trained as one, for experiments with many seeds: tensors are stacked, work is batched.
 
-Members have nothing to do with each other but the order of the data: losses add up, so each has its own gradient, and
-Adam works entry by entry.
+The members share only the order of the data. Their losses add up, so each has its own gradient, and Adam works entry by
+entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tnmars.training.schedule import MaskSchedule
 
 
 class _Charged(nn.Module):
-    """A model that gives its penalty beside its output."""
+    """A model that returns its penalty together with its output."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -31,10 +31,10 @@ class _Charged(nn.Module):
 
 
 class Crew(nn.Module):
-    """The stacked tensors of some models, and their outputs for inputs stacked alike."""
+    """The stacked tensors of some models, and their outputs for stacked inputs."""
 
     template: _Charged
-    """One of them, whose code all share; its own tensors are not used."""
+    """One of the models, whose code all share; its own tensors are not used."""
 
     def __init__(self, members: Sequence[nn.Module]):
         super().__init__()
@@ -54,28 +54,28 @@ class Crew(nn.Module):
         return super().train(mode)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs, and the penalties."""
+        """The stacked outputs and penalties."""
         held = dict(self.named_parameters()), dict(self.named_buffers())
         parameters: dict[str, Tensor] = {name: held[0][self._keys[name]] for name in self._parameter_names}
         buffers = {name: held[1][self._keys[name]] for name in self._buffer_names}
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-            found: tuple[Tensor, Tensor] = functional_call(self.template, (parameters, buffers), (x,))
-            return found
+            output: tuple[Tensor, Tensor] = functional_call(self.template, (parameters, buffers), (x,))
+            return output
 
         result: tuple[Tensor, Tensor] = vmap(one)(parameters, buffers, x)
         return result
 
     def members(self) -> list[nn.Module]:
-        """The models, each by itself."""
-        found = []
+        """The separate models."""
+        members = []
         state = self.state_dict()
         for at in range(self.count):
             member = copy.deepcopy(self.template)
             own = {name: state[key][at] for name, key in self._keys.items() if key in state}
             member.load_state_dict(own, strict=False)
-            found.append(member.model.train(self.training))
-        return found
+            members.append(member.model.train(self.training))
+        return members
 
     def masks(self) -> list[tuple[str, Masks]]:
         """The masks of the template, by the prefix of their buffers."""
@@ -87,12 +87,12 @@ class Crew(nn.Module):
 
     def buffer(self, name: str) -> Tensor:
         """The stacked values of a buffer."""
-        found: Tensor = getattr(self, self._keys[name])
-        return found
+        stacked: Tensor = getattr(self, self._keys[name])
+        return stacked
 
 
 class CrewSchedule(MaskSchedule):
-    """The schedule of a crew: noise for all members at once, each its own."""
+    """The schedule of a crew: all members draw noise at once, and each gets its own."""
 
     def _set(self) -> None:
         crew: Any = self.model

@@ -1,12 +1,11 @@
-"""The whole loop in a minute, on data that it makes itself: planted ranks are lost in noise and found again.
+"""The whole workflow in a minute, on generated data: ranks are planted, hidden by noise, and recovered.
 
-Two tensors are planted, a tensor train and a sum of two block terms. Each is given, with noise, to a graph whose ranks
-are too large; gates are trained, the graph is cut, and what is left is measured and written.
+Two tensors are planted, a tensor train and a sum of two block terms. Each is fitted, with noise, by a graph whose ranks
+are too large: gates are trained, the graph is pruned, and the result is timed and written.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,30 +17,35 @@ from torch import Tensor
 
 from tnmars import families
 from tnmars.compiler import compile
+from tnmars.errors import plural
+from tnmars.experiments.progress import Progress, fit_callbacks
 from tnmars.files import make_folder
-from tnmars.fitting import Fitted, Point, fit
+from tnmars.fitting import Fitted, fit
+from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
 from tnmars.reporting import report
 from tnmars.select import Annealed
 from tnmars.spec import dump
+from tnmars.text.numbers import dashed, duration
 from tnmars.timing.clock import in_turns
 
 NOISE = 0.01
-SILENCE = 3.0
-"""Seconds after which the search tells again that it goes on."""
+"""The standard deviation of the noise, relative to the tensor's."""
+PAUSE = 3.0
+"""Seconds between lines of progress."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A tensor of known ranks, and the graph that is to find them."""
+    """A tensor of known ranks, and the graph that must recover them."""
 
     name: str
     hidden: Graph
     start: Graph
     unique: bool
-    """Whether the ranks are the only ones that describe the tensor; else its size is what counts."""
+    """Whether only these ranks describe the tensor; otherwise the number of parameters counts."""
 
 
 def planted() -> tuple[Planted, ...]:
@@ -64,7 +68,7 @@ def planted() -> tuple[Planted, ...]:
 
 
 def tensor(hidden: Graph, seed: int) -> tuple[Tensor, float]:
-    """A random tensor of unit variance with noise, and how large the noise is."""
+    """A random tensor of unit variance with noise, and the standard deviation of the noise."""
     torch.manual_seed(seed)
     teacher = compile(hidden)
     with torch.no_grad():
@@ -76,95 +80,84 @@ def tensor(hidden: Graph, seed: int) -> tuple[Tensor, float]:
     return clean + noise, noise.square().mean().sqrt().item()
 
 
-def parameters(graph: Graph) -> int:
-    return sum(map(prod, graph.cores.values()))
-
-
 @dataclass(frozen=True)
 class Result:
-    """What came back of one planted tensor."""
+    """What was recovered of one planted tensor."""
 
     case: Planted
-    found: Fitted
+    fitted: Fitted
     noise: float
     history: Sequence[dict[str, Any]]
 
     @property
     def came_back(self) -> bool:
-        """Exact ranks where they are unique; else the error of the noise, with hardly more parameters."""
+        """The planted ranks if they are unique; otherwise an error near the noise with hardly more parameters."""
         if self.case.unique:
-            wanted = [bond.size for bond in self.case.hidden.bonds.values()]
-            return list(self.found.ranks.values()) == wanted
-        fits = self.found.error <= 1.5 * self.noise
-        return fits and self.found.parameters <= 1.1 * parameters(self.case.hidden)
+            return list(self.fitted.ranks.values()) == [bond.size for bond in self.case.hidden.bonds.values()]
+        fits = self.fitted.error <= 1.5 * self.noise
+        return fits and self.fitted.parameters <= 1.1 * parameters(self.case.hidden)
 
 
-def recovered(case: Planted, seed: int, say: Say | None = None) -> Result:
-    """Plants, trains and cuts."""
+def recovered(case: Planted, seed: int, progress: Progress | None = None) -> Result:
+    """Plants a tensor, trains gates and prunes."""
     data, noise = tensor(case.hidden, seed)
     history: list[dict[str, Any]] = []
+    watch, show = fit_callbacks(progress) if progress is not None else (None, None)
 
     def shown(record: dict[str, Any], done: int, total: int) -> None:
         history.append({"step": done, **record})
-        if say is not None and done % 1000 == 0:
-            ranks = "-".join(map(str, record["ranks"][""]))
-            say(f"  step {done} of {total}: error {record['loss']:.4f}, ranks {ranks}")
+        if show is not None:
+            show(record, done, total)
 
-    tried, last = 0, time.monotonic()
-
-    def watched(point: Point) -> None:
-        nonlocal tried, last
-        tried += 1
-        if say is not None and time.monotonic() - last > SILENCE:
-            last = time.monotonic()
-            say(f"  network {tried}: error {point.error:.4f}, {point.parameters:,} parameters")
-
-    found = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown, watch=watched)
-    return Result(case, found, noise, history)
+    fitted = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown, watch=watch)
+    return Result(case, fitted, noise, history)
 
 
 def run(out: Path, seed: int = 0, say: Say = print) -> list[Result]:
-    """The demo: prints what it does, and writes pruned spec, model and report of each tensor."""
+    """Runs the demo: says what it does, and writes the pruned spec, model and report of each tensor."""
     make_folder(out)
     results = []
     for case in planted():
-        sizes = "-".join(str(bond.size) for bond in case.hidden.bonds.values())
-        say(f"\n# {case.name}: a tensor of ranks {sizes} is planted, with {NOISE:.0%} of noise.")
-        say("The graph that is to find them, with ranks too large:\n")
+        ranks = dashed(bond.size for bond in case.hidden.bonds.values())
+        say(f"\n# {case.name}: a tensor of ranks {ranks} is planted, with {NOISE:.0%} noise.")
+        say("The graph that must recover them, with ranks that are too large:\n")
         say("\n".join(f"    {line}" for line in dump(case.start).splitlines()))
-        say("\nGates on every bond are trained. Then slices are left out as long as the description gets shorter,")
-        say("from what the gates keep, and from other starts where the graph is no tree:")
-        result = recovered(case, seed, say)
-        results.append(result)
-        say(_told(result))
-        stem = out / case.name
-        result.found.save(stem)
-        before, after = result.found.gated, result.found.layer
-        assert before is not None
-        say(_speed(before, after))
-        report(before, after, stem.with_suffix(".html"), title=f"tnmars demo: {case.name}", history=result.history)
-        say(f"  wrote {stem}.yaml, {stem.name}.safetensors, {stem.name}.json and the report {stem}.html")
+        say("\nGates on every bond are trained. Then slices are removed as long as the description gets shorter,")
+        say("starting from what the gates keep, and from other starts if the graph is not a tree.")
+        progress = Progress(f"  {case.name}", every=PAUSE)
+        try:
+            results.append(recovered(case, seed, progress))
+        finally:
+            progress.close()
+        say(_outcome(results[-1]))
+        _write(results[-1], out / case.name, say)
     return results
 
 
-def _told(result: Result) -> str:
-    found = result.found
-    now = "-".join(map(str, found.ranks.values()))
-    held, hidden = found.parameters, parameters(result.case.hidden)
-    what = "the planted ranks" if result.case.unique else "the size and the error of the planted tensor"
-    said = f"{what} came back" if result.came_back else f"{what} did not come back"
+def _write(result: Result, stem: Path, say: Say) -> None:
+    before, after = result.fitted.gated, result.fitted.layer
+    assert before is not None
+    say(_speed(before, after))
+    result.fitted.save(stem)
+    title = f"tnmars demo: {result.case.name}"
+    report(before, after, stem.with_suffix(".html"), title=title, history=result.history)
+    say(f"  wrote {stem}.yaml, {stem.name}.safetensors, {stem.name}.json and the report {stem}.html")
+
+
+def _outcome(result: Result) -> str:
+    fitted, case = result.fitted, result.case
+    what = "the planted ranks" if case.unique else "the size and the error of the planted tensor"
+    verdict = "were recovered" if result.came_back else "were not recovered"
     return (
-        f"  ranks {now}: {said}\n  {parameters(result.case.start):,} parameters -> {held:,} (planted: {hidden:,}; "
-        f"dense: {prod(result.case.start.dense_shape):,}); error {found.error:.4f}, noise {result.noise:.4f}"
+        f"  ranks {dashed(fitted.ranks.values())}: {what} {verdict}\n"
+        f"  {parameters(case.start):,} parameters -> {fitted.parameters:,} (planted: {parameters(case.hidden):,}; "
+        f"dense: {prod(case.start.dense_shape):,}); error {fitted.error:.4f}, noise {result.noise:.4f}"
     )
 
 
 def _speed(before: TNModule, after: TNModule) -> str:
-    """Times of the whole tensor made from its cores, before and after, in turns."""
+    """The time to build the full tensor from its cores, before and after, measured in turns."""
     with torch.no_grad():
         first, second = in_turns([before.eval().dense, after.eval().dense], rounds=9, budget=1.0)
-    threads = torch.get_num_threads()
-    return (
-        f"  the tensor from its cores: {first * 1e6:.0f} us before, {second * 1e6:.0f} us after "
-        f"({threads} thread{'s' if threads > 1 else ''})"
-    )
+    threads = plural(torch.get_num_threads(), "thread")
+    return f"  the full tensor from its cores: {duration(first)} before, {duration(second)} after ({threads})"

@@ -1,4 +1,4 @@
-"""MNIST from its published files: found, checked against known digests, and read into memory."""
+"""MNIST from its published files: located, checked against known digests, and read into memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy
 import torch
 from torch import Tensor
 
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 from tnmars.files import write_bytes
 
 PAGE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-"""Where PyTorch's own data sets are taken from, since the official page asks for it."""
+"""The mirror that torchvision uses; the official page asks scripts to use a copy."""
 FILES = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -38,7 +38,7 @@ class Mnist:
 
 
 def folder(given: str | Path | None = None) -> Path:
-    """Where the data are looked for: as given, in `$TNMARS_DATA`, or in the user's cache."""
+    """The folder of the data sets: as given, `$TNMARS_DATA`, or a folder in the user's cache."""
     if given is not None:
         return Path(given)
     if os.environ.get("TNMARS_DATA"):
@@ -52,16 +52,19 @@ def is_there(given: str | Path | None = None) -> bool:
 
 
 def mnist(given: str | Path | None = None, *, download: bool = True) -> Mnist:
-    """The data set; downloaded where it is not there, if that may be."""
+    """The data set. Missing files are downloaded if `download` is true. Raises `TnmarsError`."""
     where = folder(given) / "mnist"
     for name, digest in FILES.items():
         if not (where / name).exists():
             if not download:
                 raise TnmarsError(_missing(where))
             _fetch(where, name)
-        found = hashlib.sha256((where / name).read_bytes()).hexdigest()
-        if found != digest:
-            raise TnmarsError(f"{where / name} is not the published file (SHA-256 {found[:16]}...). Remove it.")
+        actual = hashlib.sha256((where / name).read_bytes()).hexdigest()
+        if actual != digest:
+            text = (
+                f"{where / name} is not the published file: its SHA-256 starts with {actual[:16]}, not {digest[:16]}."
+            )
+            raise TnmarsError(Problem(text, "Remove it; it is then downloaded again."))
     images, labels, more_images, more_labels = (read_idx(where / name) for name in FILES)
     return Mnist(
         torch.from_numpy(images.reshape(len(images), -1).astype(numpy.float32) / 255.0),
@@ -86,13 +89,13 @@ def read_idx(path: Path) -> numpy.ndarray:
 
 def _missing(where: Path) -> str:
     return (
-        f"MNIST is not in {where}.\n  Put its four published files there ({', '.join(FILES)}), or say where they are: "
-        "--data DIR, whose folder 'mnist' holds them, or the variable TNMARS_DATA."
+        f"MNIST is not in {where}.\n  Put its four published files there ({', '.join(FILES)}), or name the folder that "
+        "has them in a subfolder 'mnist': with --data DIR, or with the environment variable TNMARS_DATA."
     )
 
 
 def _fetch(where: Path, name: str) -> None:
-    """Downloads a file, with a bar where there is a terminal."""
+    """Downloads a file; a terminal shows a progress bar."""
     from rich.progress import Progress
 
     where.mkdir(parents=True, exist_ok=True)
@@ -106,5 +109,5 @@ def _fetch(where: Path, name: str) -> None:
     except (OSError, urllib.error.URLError) as error:
         raise TnmarsError(f"{name} could not be downloaded ({error}).\n  {_missing(where)}") from None
     if hashlib.sha256(b"".join(pieces)).hexdigest() != FILES[name]:
-        raise TnmarsError(f"{name}: what was downloaded is not the published file.\n  {_missing(where)}")
+        raise TnmarsError(f"{name}: the downloaded file is not the published one.\n  {_missing(where)}")
     write_bytes(where / name, pieces)

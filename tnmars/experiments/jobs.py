@@ -1,4 +1,4 @@
-"""Many runs, some side by side: each in a process of its own, with one thread."""
+"""Many runs, some in parallel: each in its own process, with one thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tnmars.experiments.signals import handled
 from tnmars.files import make_folder
 
 MOST_DIGITS = 6
-"""Of a seed."""
+"""The maximum number of digits of a seed."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +31,28 @@ class Job:
     seeds: tuple[int, ...]
     folder: Path
     epochs: int | None = None
-    """How long it is, where it is not as long as the experiment has it."""
+    """The number of epochs, or `None` for the experiment's own."""
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a record of each seed, of a run as long as this."""
-        found = [self._record(seed) for seed in self.seeds]
-        wanted = {"experiment": self.name, "variant": self.variant, "epochs": self.epochs}
+        """Whether each seed has a record of a run with this number of epochs."""
+        own = {"experiment": self.name, "variant": self.variant, "epochs": self.epochs}
+        records = [(seed, self._record(seed)) for seed in self.seeds]
         return all(
-            record is not None and record.get("seed") == seed and all(record.get(key) == wanted[key] for key in wanted)
-            for seed, record in zip(self.seeds, found, strict=True)
+            record is not None and all(record.get(key) == value for key, value in {**own, "seed": seed}.items())
+            for seed, record in records
         )
 
     def _record(self, seed: int) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.folder / record_name(seed)).read_text(encoding="utf-8"))
+            record = json.loads((self.folder / record_name(seed)).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return record if isinstance(record, dict) else None
 
 
 def record_name(seed: int) -> str:
-    """The file of a seed's record, in the folder of its run."""
+    """The name of a seed's record in the folder of its run."""
     return f"record-{seed}.json"
 
 
@@ -62,17 +62,17 @@ def seeds(text: str) -> list[int]:
     >>> seeds("0-2,7")
     [0, 1, 2, 7]
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         ends = (first, last) if dash else (first, first)
         if not all(end.isascii() and end.isdigit() and len(end) <= MOST_DIGITS for end in ends):
-            text = f"seeds '{text}' are not numbers of up to {MOST_DIGITS} digits."
+            text = f"seeds are '{text}', but must be numbers of at most {MOST_DIGITS} digits."
             raise TnmarsError(Problem(text, "Write, for example, 0-9 or 0,3,5-7."))
         if int(ends[0]) > int(ends[1]):
-            raise TnmarsError(f"seeds '{part.strip()}' go down; write {ends[1]}-{ends[0]}.")
-        found += range(int(ends[0]), int(ends[1]) + 1)
-    return list(dict.fromkeys(found))
+            raise TnmarsError(f"seeds are '{part.strip()}', but must be in ascending order: {ends[1]}-{ends[0]}.")
+        numbers += range(int(ends[0]), int(ends[1]) + 1)
+    return list(dict.fromkeys(numbers))
 
 
 def planned(
@@ -92,9 +92,9 @@ def planned(
 
 
 def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
-    """Runs the jobs that are not done yet; those that failed are returned.
+    """Runs the jobs that are not done yet, and returns those that failed.
 
-    Ctrl-C and `kill` stop them, with a checkpoint each.
+    On Ctrl-C and `kill` each run writes a checkpoint and stops.
     """
     waiting = [job for job in jobs if not job.is_done]
     running: dict[subprocess.Popen[str], Job] = {}
@@ -118,7 +118,7 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
 
 
 def _interrupt() -> None:
-    """What `kill` does: the same as Ctrl-C, else the runs would go on without anybody who knows of them."""
+    """The effect of `kill`: the same as Ctrl-C, otherwise the runs would continue without a parent."""
     raise KeyboardInterrupt
 
 
@@ -136,7 +136,7 @@ def _start(job: Job, more: Sequence[str], board: Board) -> subprocess.Popen[str]
 
 
 def _finished(running: dict[subprocess.Popen[str], Job]) -> Iterator[Job]:
-    """Takes out the processes that have ended; yields the jobs that failed."""
+    """Removes the processes that have ended, and yields the jobs that failed."""
     for process in [process for process in running if process.poll() is not None]:
         job = running.pop(process)
         if process.returncode:

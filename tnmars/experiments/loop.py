@@ -1,7 +1,7 @@
 """The one training loop: data in memory, Adam, learning-rate and mask schedules, checkpoints, records.
 
-In go a task (model, loss, how to judge it) and settings; out comes a record. A run that is killed goes on from its last
-checkpoint bit for bit. The order of the data depends on seed and epoch alone.
+A task (model, loss, judgment) and settings go in; a record of each epoch comes out. A run that was killed resumes from
+its last checkpoint, bit for bit. The order of the samples depends only on seed and epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.signals import handled
 from tnmars.experiments.task import Task
-from tnmars.files import previous, write_text
+from tnmars.files import make_folder, previous, write_text
 from tnmars.select import Selector
 from tnmars.store.checkpoint import load_checkpoint, save_checkpoint
 
@@ -29,49 +29,72 @@ CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 
 
 class RunStoppedError(Exception):
-    """The run was asked to stop, and has left a checkpoint."""
+    """The run was asked to stop and has written a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How it is trained. By default as in the notebooks of the paper."""
+    """How a task is trained; the defaults are those of the paper's notebooks."""
 
     epochs: int = 300
     batch: int = 128
     lr: float = 1e-2
     lr_decay: float = 0.99
-    """The factor of the learning rate, per epoch."""
+    """The factor of the learning rate per epoch."""
     temperature_decay: float = 0.99
-    """The factor of the temperature, per epoch, down to the selector's last."""
+    """The factor of the temperature per epoch, down to the selector's final temperature."""
     warmup_epochs: int = 0
     prior_weight: float = 1.0
-    """The factor of the penalty, beside one over the number of data."""
+    """The factor of the penalty, which is also divided by the number of samples."""
     seed: int = 0
     record_every: int = 1
-    """After how many epochs a record is kept."""
+    """The number of epochs between records."""
     judge_every: int = 1
-    """After how many epochs the model is judged, where a record is kept."""
+    """The number of epochs between judgments; a model is judged only when a record is made."""
     descends: bool = False
-    """Whether plain gradient descent takes the place of Adam."""
+    """Whether plain gradient descent is used instead of Adam."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user may choose for a run of any experiment."""
+
+    data: str | None = None
+    """The folder of the data sets, or `None` for the default one."""
+    epochs: int | None = None
+    """The number of epochs, or `None` for the experiment's own."""
+    resume: bool = False
+    """Whether to resume from a checkpoint, if there is one."""
+    save_every: float = 60.0
+    """Seconds between checkpoints."""
+    progress: Progress | None = None
+
+
+def trained(
+    task: Task, settings: Settings, folder: Path, options: RunOptions, about: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Trains a task in a folder, and returns the record of each epoch. `about` says what it is a run of."""
+    make_folder(folder)
+    return Run(task, settings, folder, options.save_every, about).train(options.progress, resume=options.resume)
 
 
 @dataclass
 class Run:
-    """A run in progress, or done."""
+    """A run, in progress or finished."""
 
     task: Task
     settings: Settings
     folder: Path | None = None
-    """Where checkpoint and log are; none for a run that leaves nothing."""
+    """Where checkpoint and log are written; `None` to write neither."""
     save_every: float = 60.0
     """Seconds between checkpoints."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What it is a run of, beside its settings; a checkpoint of another run is refused."""
+    """What it is a run of, in addition to its settings. A checkpoint of another run is refused."""
     history: list[dict[str, Any]] = field(default_factory=list)
     _stop: bool = False
 
     def train(self, progress: Progress | None = None, *, resume: bool = False) -> list[dict[str, Any]]:
-        """Trains to the end; the record of each epoch."""
+        """Trains to the end, and returns the record of each epoch."""
         settings, model = self.settings, self.task.model
         steps = -(-self.task.size // settings.batch)
         groups = self.task.groups(settings.lr)
@@ -95,7 +118,7 @@ class Run:
                 total = self._epoch(epoch, steps, done, total)
                 mean, done, total = total / steps / self.task.members, 0, 0.0
                 if epoch + 1 == settings.epochs or (epoch + 1) % settings.record_every == 0:
-                    self.history.append(self._told(epoch, mean))
+                    self.history.append(self._record(epoch, mean))
                     self._log()
                     if progress is not None:
                         progress.show(self.history[-1], epoch + 1, settings.epochs)
@@ -106,7 +129,7 @@ class Run:
         return self.history
 
     def _epoch(self, epoch: int, steps: int, done: int, before: float) -> float:
-        """One pass over the data, from a step on; the sum of the losses, with that of the steps before."""
+        """One pass over the data, starting at step `done`. Returns the sum of the losses, `before` included."""
         self.task.model.train()
         random = torch.Generator().manual_seed(self.settings.seed * 100_003 + epoch)
         order = torch.randperm(self.task.size, generator=random)
@@ -130,15 +153,15 @@ class Run:
             base = group.setdefault("initial_lr", group["lr"])
             group["lr"] = base * self.settings.lr_decay**epoch
 
-    def _told(self, epoch: int, loss: float) -> dict[str, Any]:
+    def _record(self, epoch: int, loss: float) -> dict[str, Any]:
         """The record of an epoch."""
         self.task.model.eval()
-        found: dict[str, Any] = {"epoch": epoch, "loss": loss, **self.task.told()}
+        record: dict[str, Any] = {"epoch": epoch, "loss": loss, **self.task.record()}
         last = epoch + 1 == self.settings.epochs
         if last or (epoch + 1) % self.settings.judge_every == 0:
             with torch.no_grad():
-                found |= self.task.judge()
-        return found
+                record |= self.task.judge()
+        return record
 
     def _log(self) -> None:
         if self.folder is not None:
@@ -153,12 +176,12 @@ class Run:
             save_checkpoint(path, self.task.model, self.optimizer, self.schedule, position=position, extra=extra)
 
     def _identity(self) -> dict[str, Any]:
-        """What two runs must have in common for one to go on from the other's checkpoint, as plain data."""
-        found: dict[str, Any] = json.loads(json.dumps({**self.about, **asdict(self.settings)}))
-        return found
+        """What two runs must have in common if one is to resume from the other's checkpoint, as plain data."""
+        identity: dict[str, Any] = json.loads(json.dumps({**self.about, **asdict(self.settings)}))
+        return identity
 
     def _begun(self) -> tuple[int, int, float]:
-        """The start; what an earlier run left in the folder is removed, so that nobody goes on from it by mistake."""
+        """The start. Files of an earlier run are removed, so that nobody resumes from them by mistake."""
         if self.folder is not None:
             path = self.folder / CHECKPOINT
             for old in (path, previous(path), self.folder / LOG):
@@ -166,31 +189,31 @@ class Run:
         return 0, 0, 0.0
 
     def _resumed(self) -> tuple[int, int, float]:
-        """The epoch and the step to go on from, and the losses so far; the log is cut to what the checkpoint knows."""
+        """The epoch and step to resume from, and the sum of the losses so far. The log is cut to the checkpoint."""
         if self.folder is None or not (self.folder / CHECKPOINT).exists():
             return self._begun()
         path = self.folder / CHECKPOINT
-        found = load_checkpoint(path, self.task.model, self.optimizer, self.schedule)
-        self._check_identity(path, found.extra.get("run", {}))
-        self.history = list(found.extra["history"])
+        saved = load_checkpoint(path, self.task.model, self.optimizer, self.schedule)
+        self._check_identity(path, saved.extra.get("run", {}))
+        self.history = list(saved.extra["history"])
         write_text(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.history))
-        return found.position["epoch"], found.position["step"], found.extra["total"]
+        return saved.position["epoch"], saved.position["step"], saved.extra["total"]
 
     def _check_identity(self, path: Path, theirs: Mapping[str, Any]) -> None:
         ours = self._identity()
-        other = [key for key in ours if theirs.get(key) != ours[key]]
-        if other:
-            told = ", ".join(f"{key} {theirs.get(key)}, here {ours[key]}" for key in other)
-            fix = "Run without --resume to begin anew, or with another --out."
-            raise TnmarsError(Problem(f"{path} is of another run: {told}.", fix))
+        different = [key for key in ours if theirs.get(key) != ours[key]]
+        if different:
+            listed = "; ".join(f"{key} is {theirs.get(key)}, but must be {ours[key]}" for key in different)
+            fix = "Run without --resume to start over, or with another --out."
+            raise TnmarsError(Problem(f"{path} belongs to another run: {listed}.", fix))
 
     def _ask_to_stop(self) -> None:
-        """What Ctrl-C and `kill` do: the run ends after the step at hand, with a checkpoint."""
+        """The effect of Ctrl-C and `kill`: the run writes a checkpoint after the current step and stops."""
         self._stop = True
 
 
 def _decay_epochs(selector: Selector | None, factor: float) -> float:
-    """After how many epochs the temperature reaches its last value, falling by a factor per epoch."""
+    """The number of epochs until the temperature reaches its final value, if it falls by `factor` per epoch."""
     if selector is None or factor >= 1.0:
         return 1.0
     first, last = selector.temperature_at(0.0), selector.temperature_at(1.0)

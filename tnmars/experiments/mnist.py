@@ -1,4 +1,4 @@
-"""MNIST with a network of two fully connected layers, 784-625-10, both tensor trains (2FC-Net of the paper)."""
+"""MNIST with a network of two fully connected layers, 784-625-10, both tensor trains (the paper's 2FC-Net)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from torch.nn.functional import cross_entropy
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.idx import Mnist, mnist
-from tnmars.experiments.loop import Run, Settings
-from tnmars.experiments.progress import Progress
+from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.task import Task, live_ranks
-from tnmars.files import make_folder
 from tnmars.graph import Graph, counts
 from tnmars.layer.module import layers
 from tnmars.pruning.prune_model import prune
@@ -26,7 +24,7 @@ from tnmars.store.model import load_into, save
 
 RANK = 20
 PIS = ("1e-4", "1e-3", "1e-2", "1e-1", "3e-1")
-"""The prior probabilities of the ablation; all else is as in `soft`, whose own is 1e-1."""
+"""The prior probabilities of the ablation. Everything else is as in `soft`, which has 1e-1."""
 SELECTORS: dict[str, Selector | None] = {
     "soft": Mars(pi=1e-1, alpha=-1.5),
     "hard": Mars(pi=1e-2, alpha=-1.75),
@@ -35,7 +33,7 @@ SELECTORS: dict[str, Selector | None] = {
 }
 VARIANTS = ("soft", "hard", "tt-20", "dense")
 ABLATION = tuple(variant for variant in SELECTORS if variant.startswith("pi-"))
-"""Variants that are run only where they are asked for."""
+"""Variants that run only on request."""
 PAPER: dict[str, dict[str, Any]] = {
     "dense": {"compression": 1.0, "accuracy": 98.2},
     "tt-20": {"compression": 18.0, "accuracy": 97.7},
@@ -63,7 +61,7 @@ def network(variant: str) -> nn.Sequential:
 
 
 class Digits(Task):
-    """The task: digits told apart."""
+    """The task: to classify digits."""
 
     def __init__(self, model: nn.Module, data: Mnist):
         self.model = model
@@ -83,35 +81,27 @@ def logits(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The share of right answers, in per cent."""
+    """The percentage of correct answers."""
     return 100.0 * scores.argmax(-1).eq(labels).double().mean().item()
 
 
 def compression(model: nn.Module) -> float:
-    """Of the whole net with its biases, as the paper's notebooks count it."""
-    found = counts.total(layer.graph for _, layer in layers(model))
-    return found.compression_with_other if found.dense else 1.0
+    """The compression of all layers together, biases included, as the paper's notebooks count it."""
+    total = counts.total(layer.graph for _, layer in layers(model))
+    return total.compression_with_other if total.dense else 1.0
 
 
-def run(
-    variant: str,
-    seed: int,
-    folder: Path,
-    *,
-    data: str | None = None,
-    epochs: int | None = None,
-    resume: bool = False,
-    save_every: float = 60.0,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Trains one network, prunes it and judges what is left; model and record are in the folder."""
-    make_folder(folder)
+def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -> list[dict[str, Any]]:
+    """Trains a network for each seed, prunes it and judges what is left. The pruned model is in the folder."""
+    return [_run(variant, seed, folder, options) for seed in seeds]
+
+
+def _run(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
     torch.manual_seed(seed)
-    settings = Settings(epochs=epochs or 300, judge_every=5, seed=seed)
-    images = mnist(data)
+    settings = Settings(epochs=options.epochs or 300, judge_every=5, seed=seed)
+    images = mnist(options.data)
     task = Digits(network(variant), images)
-    going = Run(task, settings, folder, save_every, {"variant": variant})
-    history = going.train(progress, resume=resume)
+    history = trained(task, settings, folder, options, {"variant": variant})
     gated = any(layer.masks is not None for _, layer in layers(task.model))
     small = prune(task.model) if gated else copy.deepcopy(task.model)
     small.eval()
@@ -129,11 +119,11 @@ def run(
 
 def probabilities(model: nn.Module) -> dict[str, list[float]]:
     """The learned probability of each gate, by layer and bond."""
-    found = {}
-    for name, layer in layers(model):
-        for bond, values in zip(layer.graph.bonds, layer.logits(), strict=False):
-            found[f"{name}.{bond}"] = [round(value, 6) for value in torch.sigmoid(values.detach()).tolist()]
-    return found
+    return {
+        f"{name}.{bond}": [round(value, 6) for value in torch.sigmoid(values.detach()).tolist()]
+        for name, layer in layers(model)
+        for bond, values in zip(layer.graph.bonds, layer.logits(), strict=False)
+    }
 
 
 def ensemble(folders: Sequence[Path], variant: str, data: str | None = None) -> float:

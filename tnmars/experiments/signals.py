@@ -1,4 +1,4 @@
-"""What a signal does, within a block."""
+"""Signal handlers that hold within a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def handled(numbers: tuple[signal.Signals, ...], action: Callable[[], object]) -> Iterator[None]:
-    """Within the block these signals call the action. Outside of the main thread, which alone has signals, nothing."""
+    """Within the block these signals call `action`; nothing happens outside the main thread, which alone gets them."""
     before: dict[signal.Signals, Any] = {}
     try:
         for number in numbers:

@@ -1,4 +1,4 @@
-"""What the figures of the experiments should reach, and whether they do."""
+"""The targets of the experiments' figures, and whether they are met."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Target:
-    """A figure of a variant over its seeds, and between which bounds it should be."""
+    """A figure of a variant over its seeds, and the bounds that it must be within."""
 
     variant: str
     figure: str
@@ -18,21 +18,22 @@ class Target:
     high: float = inf
     statistic: str = "mean"
     above: str = ""
-    """A variant whose figure it should be above, instead of fixed bounds."""
+    """A variant whose figure it must exceed, instead of fixed bounds."""
     seeds: int = 1
-    """Over so many seeds at least."""
+    """The minimum number of seeds."""
 
     def against(self, summary: Mapping[str, Mapping[str, Any]]) -> Target | None:
-        """The target with bounds; none where those depend on a variant that was not run."""
+        """The target with its bounds, or `None` if they depend on a variant that was not run."""
         if not self.above:
             return self
         other = summary.get(self.above, {}).get(self.figure)
         return None if other is None else replace(self, low=nextafter(other[self.statistic], inf))
 
     @property
-    def wanted(self) -> str:
-        """
-        >>> Target("hard", "accuracy", 97.5).wanted
+    def bounds(self) -> str:
+        """The bounds in words.
+
+        >>> Target("hard", "accuracy", 97.5).bounds
         'at least 97.5'
         """
         if self.above:
@@ -41,16 +42,16 @@ class Target:
             return f"at least {self.low:g}"
         return f"at most {self.high:g}" if self.low == -inf else f"{self.low:g} to {self.high:g}"
 
-    def said(self, value: float) -> str:
-        """Whether a value will do, and else by how much it misses."""
+    def verdict(self, value: float) -> str:
+        """Whether a value meets the target, and by how much it misses it."""
         if self.low <= value <= self.high:
             return "met"
         return f"missed by {max(self.low - value, value - self.high):.3g}"
 
 
 def _toy() -> Iterator[Target]:
-    for rank, found, accuracy in ((8, 8.4, 88.0), (12, 12.6, 89.5), (16, 18.0, 85.4)):
-        yield Target(f"mars-{rank}", "rank", found - 1.5, found + 1.5, seeds=10)
+    for rank, paper, accuracy in ((8, 8.4, 88.0), (12, 12.6, 89.5), (16, 18.0, 85.4)):
+        yield Target(f"mars-{rank}", "rank", paper - 1.5, paper + 1.5, seeds=10)
         yield Target(f"mars-{rank}", "accuracy", accuracy, seeds=10)
         yield Target(f"mars-{rank}", "accuracy", above=f"dense-{rank}", seeds=10)
 
@@ -71,20 +72,20 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("tt-20", "accuracy", 97.5),
     ),
 }
-HEAD = ["figure", "wanted", "here", "seeds", ""]
+HEAD = ["figure", "target", "result", "seeds", ""]
 
 
 def judged(name: str, summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Rows of a table: what was wanted of an experiment, what came out, and whether that will do."""
+    """The rows of a table: the targets of an experiment, the results, and whether the targets are met."""
     rows = []
     for given in TARGETS.get(name, ()):
         entry = summary.get(given.variant, {})
         figure, target = entry.get(given.figure), given.against(summary)
         if figure is None or target is None:
-            rows.append([f"{given.variant}, {given.figure}", given.wanted, "not run", "", ""])
+            rows.append([f"{given.variant}, {given.figure}", given.bounds, "not run", "", ""])
             continue
         value, count = figure[target.statistic], len(entry["seeds"])
         what = f"{target.variant}, {target.statistic} {target.figure.replace('_', ' ')}"
-        said = target.said(value) if count >= target.seeds else f"too few seeds: {target.seeds} are wanted"
-        rows.append([what, target.wanted, f"{value:.4g}", str(count), said])
+        verdict = target.verdict(value) if count >= target.seeds else f"too few seeds: {target.seeds} are needed"
+        rows.append([what, target.bounds, f"{value:.4g}", str(count), verdict])
     return rows

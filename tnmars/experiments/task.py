@@ -1,4 +1,4 @@
-"""What an experiment trains: a model, its loss on some of the data, and how it is judged."""
+"""What an experiment trains: a model, its loss on part of the data, and how the model is judged."""
 
 from __future__ import annotations
 
@@ -20,57 +20,58 @@ class Task(ABC):
 
     model: nn.Module
     size: int
-    """How many data there are."""
+    """The number of samples."""
     members: int = 1
-    """How many models are trained as one; losses add up, and their mean is told."""
+    """How many models are trained as one; their losses add up, and the mean is recorded."""
 
     @abstractmethod
     def data_loss(self, rows: Tensor) -> Tensor:
-        """The mean loss over some of the data, by their numbers."""
+        """The mean loss over the samples with the indices `rows`."""
 
     @abstractmethod
     def judge(self) -> dict[str, Any]:
-        """Figures of the model in `eval()`, where gates are what pruning keeps."""
+        """Figures of the model in `eval()`, where gates are open exactly for what pruning keeps."""
 
     def loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss over some of the data, and the penalty."""
+        """The loss over the samples with the indices `rows`, and the penalty."""
         return self.data_loss(rows), penalty(self.model)
 
     @property
     def selector(self) -> Selector | None:
-        """The selector of the gates, if there are any."""
+        """The selector of the gates, or `None` without gates."""
         return next((layer.selector for _, layer in layers(self.model) if layer.masks is not None), None)
 
     def groups(self, lr: float) -> list[dict[str, Any]]:
-        """The parameter groups of the optimiser."""
+        """The parameter groups of the optimizer."""
         return param_groups(self.model, lr)
 
     def schedule(self, **settings: Any) -> MaskSchedule:
         """The schedule of the masks."""
         return MaskSchedule(self.model, **settings)
 
-    def told(self) -> dict[str, Any]:
-        """What is recorded after each epoch."""
-        found: dict[str, Any] = {"ranks": live_ranks(self.model)}
+    def record(self) -> dict[str, Any]:
+        """The figures that are recorded after each epoch."""
+        figures: dict[str, Any] = {"ranks": live_ranks(self.model)}
         masks = [layer.masks for _, layer in layers(self.model) if layer.masks is not None]
         if masks:
-            found["temperature"] = masks[0].temperature.item()
+            figures["temperature"] = masks[0].temperature.item()
             with torch.no_grad():
                 size = expected(self.model).item()
-            whole = counts.total(layer.graph for _, layer in layers(self.model))
-            found["expected_parameters"] = size
-            if size + whole.other:
-                found["expected_compression"] = (whole.dense + whole.other) / (size + whole.other)
-        return found
+            total = counts.total(layer.graph for _, layer in layers(self.model))
+            figures["expected_parameters"] = size
+            if size + total.other:
+                figures["expected_compression"] = (total.dense + total.other) / (size + total.other)
+        return figures
 
 
 def live_ranks(model: nn.Module) -> dict[str, list[int]]:
-    """For each compiled layer, how many slices of each bond are kept now."""
-    found = {}
+    """For each compiled layer, how many slices of each bond would be kept now."""
+    ranks = {}
     for name, layer in layers(model):
         if layer.masks is None:
-            found[name] = [bond.size for bond in layer.graph.bonds.values()]
+            ranks[name] = [bond.size for bond in layer.graph.bonds.values()]
         else:
             with torch.no_grad():
-                found[name] = [int(layer.masks.selector.keep(logits).sum()) for logits in layer.logits()]
-    return found
+                kept = layer.masks.selector.keep_all(layer.logits(), layer.masks.costs)
+            ranks[name] = [int(slices.sum()) for slices in kept]
+    return ranks

@@ -1,7 +1,7 @@
-"""The paper's toy: a linear classifier of low rank, whose rank MARS is to find.
+"""The paper's toy problem: MARS must find the rank of a linear classifier.
 
-Inputs, and the factors of the teacher, are standard normal; the label is the largest of the teacher's outputs. The
-student starts with rank 32.
+The inputs and the teacher's factors are standard normal; the label is the largest of the teacher's outputs. The student
+starts with rank 32.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from torch.nn.functional import cross_entropy
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.crew import Crew, CrewSchedule
-from tnmars.experiments.loop import Run, Settings
-from tnmars.experiments.progress import Progress
+from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.task import Task, live_ranks
-from tnmars.files import make_folder
 from tnmars.layer.module import layers
 from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
@@ -29,7 +27,7 @@ from tnmars.training.schedule import MaskSchedule
 
 COUNT, INSIDE, CLASSES, RANK, TESTED = 10_000, 128, 32, 32, 10_000
 ALPHAS = {8: -4.0, 12: -3.5, 16: -3.0}
-"""The paper's mean of the first logits for each rank of the teacher: the rank is put in through it."""
+"""The paper's initial mean of the logits, chosen for each rank of the teacher: it gives part of the rank away."""
 VARIANTS = tuple(f"{way}-{rank}" for rank in ALPHAS for way in ("mars", "dense"))
 PAPER: dict[str, dict[str, Any]] = {
     "mars-8": {"rank": 8.4, "accuracy": 91.8},
@@ -43,7 +41,7 @@ PAPER: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Taught:
-    """Data with the labels of a teacher of low rank."""
+    """Data labeled by a teacher of low rank."""
 
     train_x: Tensor
     train_y: Tensor
@@ -62,7 +60,7 @@ def taught(rank: int, seed: int) -> Taught:
 
 
 def student(variant: str) -> nn.Module:
-    """The classifier of a variant; factors and bias start as torch's own linear layers would."""
+    """The classifier of a variant; factors and bias are initialized as in torch's linear layers."""
     way, _, rank = variant.partition("-")
     if way == "dense":
         return nn.Linear(INSIDE, CLASSES)
@@ -75,7 +73,7 @@ def student(variant: str) -> nn.Module:
 
 
 class Lessons(Task):
-    """The task of several students at once, each with a teacher of its own."""
+    """The task of several students at once, each with its own teacher."""
 
     def __init__(self, students: Sequence[nn.Module], data: Sequence[Taught]):
         self.model = self.crew = Crew(students)
@@ -109,46 +107,34 @@ class Lessons(Task):
     def schedule(self, **settings: Any) -> MaskSchedule:
         return CrewSchedule(self.crew, **settings)
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The temperature, and the mean rank over the students."""
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for prefix, masks in self.crew.masks():
             logits = [value for name, value in self.crew.named_parameters() if "gates__" in name]
-            found["temperature"] = self.crew.buffer(f"{prefix}masks.temperature").flatten()[0].item()
+            figures["temperature"] = self.crew.buffer(f"{prefix}masks.temperature").flatten()[0].item()
             kept = [masks.selector.keep(one).sum() for values in logits for one in values.detach()]
-            found["mean_rank"] = float(torch.stack(kept).double().mean())
-        return found
+            figures["mean_rank"] = float(torch.stack(kept).double().mean())
+        return figures
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Taught) -> float:
-    """The share of right answers on data not seen, in per cent."""
+    """The percentage of correct answers on the test data."""
     right: Tensor = model(data.test_x).argmax(-1).eq(data.test_y)
     return 100.0 * right.double().mean().item()
 
 
-def run(
-    variant: str,
-    seeds: Sequence[int],
-    folder: Path,
-    *,
-    data: str | None = None,
-    epochs: int | None = None,
-    resume: bool = False,
-    save_every: float = 60.0,
-    progress: Progress | None = None,
-) -> list[dict[str, Any]]:
+def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -> list[dict[str, Any]]:
     """Trains a student for each seed, all together, and prunes each."""
-    make_folder(folder)
     lessons = [taught(int(variant.rpartition("-")[2]), seed) for seed in seeds]
     students = []
     for seed in seeds:
         torch.manual_seed(1000 + seed)
         students.append(student(variant))
     task = Lessons(students, lessons)
-    about = {"variant": variant, "seeds": list(seeds)}
-    going = Run(task, Settings(epochs=epochs or 300, judge_every=50), folder, save_every, about)
-    going.train(progress, resume=resume)
+    settings = Settings(epochs=options.epochs or 300, judge_every=50)
+    trained(task, settings, folder, options, {"variant": variant, "seeds": list(seeds)})
     return [_judged(member, lesson) for member, lesson in zip(task.crew.members(), lessons, strict=True)]
 
 

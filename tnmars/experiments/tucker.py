@@ -1,13 +1,14 @@
 """The paper's tensor approximation (appendix): a tensor of Tucker ranks 4, fitted by one that starts with ranks 8.
 
-Plain gradient descent on the squared error, cores and logits in one group. How much the prior weighs against the
-likelihood the paper does not say, and it decides everything; `paper` divides it by the number of entries, which is the
-only weight with which ranks come out of the paper's start. `settled` is a setting that works: without gates the tensor
-is fitted first; then gates begin open, and the prior at its full weight closes those that are not needed.
+Plain gradient descent on the squared error, with cores and logits in one group. The paper does not say how much the
+prior weighs against the likelihood, and the result depends on it. `paper` divides the prior by the number of entries,
+the only weight for which the paper's start finds ranks. `settled` is a setting that works: the tensor is first fitted
+without gates; then the gates start open, and the prior at its full weight closes those that are not needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,8 @@ from torch import Tensor, nn
 
 from tnmars import families
 from tnmars.compiler import compile
-from tnmars.experiments.loop import Run, Settings
-from tnmars.experiments.progress import Progress
+from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.task import Task, live_ranks
-from tnmars.files import make_folder
 from tnmars.graph import Graph
 from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
@@ -38,12 +37,12 @@ class Way:
     rank: int = START
     prior_weight: float = 1 / ENTRIES
     spread: float = 1.0
-    """The standard deviation of the cores at the start."""
+    """The initial standard deviation of the cores."""
     warmup: int = 0
     """Steps without gates."""
 
     def settings(self, seed: int, steps: int) -> Settings:
-        """One step is one epoch; the temperature falls over all of them."""
+        """The settings for a seed. One step is one epoch, and the temperature falls over all of them."""
         return Settings(
             epochs=steps,
             batch=1,
@@ -78,54 +77,47 @@ def graph(rank: int) -> Graph:
 
 
 def target(seed: int) -> Tensor:
-    """A random tensor of the planted ranks, its cores standard normal."""
+    """A random tensor of the planted ranks, with standard normal cores."""
     torch.manual_seed(seed)
     teacher = compile(graph(PLANTED))
     with torch.no_grad():
         for core in teacher.cores.parameters():
             core.normal_()
-        found: Tensor = teacher().detach()
-        return found
+        tensor: Tensor = teacher().detach()
+        return tensor
 
 
 class Approximation(Task):
-    """The task: one tensor, all of its entries in every step."""
+    """The task: to fit one tensor, with all of its entries in every step."""
 
     size = 1
 
-    def __init__(self, model: nn.Module, wanted: Tensor):
+    def __init__(self, model: nn.Module, tensor: Tensor):
         self.model = model
-        self.wanted = wanted
+        self.tensor = tensor
 
     def data_loss(self, rows: Tensor) -> Tensor:
-        error: Tensor = (self.model() - self.wanted).square().mean()
+        error: Tensor = (self.model() - self.tensor).square().mean()
         return error
 
     def judge(self) -> dict[str, Any]:
         return {"log_likelihood": -self.data_loss(torch.zeros(0)).item()}
 
 
-def run(
-    variant: str,
-    seed: int,
-    folder: Path,
-    *,
-    data: str | None = None,
-    epochs: int | None = None,
-    resume: bool = False,
-    save_every: float = 60.0,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Fits one tensor; `epochs` are steps here."""
-    make_folder(folder)
-    way, wanted = WAYS[variant], target(seed)
+def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -> list[dict[str, Any]]:
+    """Fits a tensor for each seed; an epoch is one step."""
+    return [_run(variant, seed, folder, options) for seed in seeds]
+
+
+def _run(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
+    way, tensor = WAYS[variant], target(seed)
     torch.manual_seed(1000 + seed)
     layer = compile(graph(way.rank), selector=way.selector)
     with torch.no_grad():
         for core in layer.cores.parameters():
             core.normal_(std=way.spread)
-    task = Approximation(layer, wanted)
-    going = Run(task, way.settings(seed, epochs or STEPS), folder, save_every, {"variant": variant})
-    history = going.train(progress, resume=resume)
+    task = Approximation(layer, tensor)
+    settings = way.settings(seed, options.epochs or STEPS)
+    history = trained(task, settings, folder, options, {"variant": variant})
     task.model = prune(layer) if way.selector is not None else layer
     return {"ranks": live_ranks(layer)[""], **task.judge(), "history": history}

@@ -16,7 +16,7 @@ import tnmars
 from tnmars.errors import TnmarsError
 from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.jobs import record_name, seeds
-from tnmars.experiments.loop import CHECKPOINT, RunStoppedError
+from tnmars.experiments.loop import CHECKPOINT, RunOptions, RunStoppedError
 from tnmars.experiments.progress import Progress
 from tnmars.files import write_text
 
@@ -25,10 +25,10 @@ STOPPED = 75
 
 
 def commit() -> str:
-    """The commit of the code, with a mark where it has been changed; empty outside of a repository."""
+    """The commit of the code, marked if files were changed since; empty outside a repository."""
     here = Path(__file__).parent
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
             cwd=here,
             capture_output=True,
@@ -38,11 +38,11 @@ def commit() -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
+    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:
-    """What the code ran on."""
+    """The versions of the code and of what it ran on."""
     return {
         "tnmars": tnmars.__version__,
         "commit": commit(),
@@ -53,7 +53,7 @@ def versions() -> dict[str, str]:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Runs, and writes `record.json` when done."""
+    """Runs one variant for some seeds, and writes a record of each when done."""
     parser = argparse.ArgumentParser("python -m tnmars.experiments.worker")
     parser.add_argument("name", choices=sorted(EXPERIMENTS))
     parser.add_argument("variant")
@@ -70,18 +70,18 @@ def main(given: list[str] | None = None) -> int:
     resumed = asked.resume and (asked.out / CHECKPOINT).exists()
     out = sys.stdout if asked.json_progress else sys.stderr
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
-    settings = {key: getattr(asked, key) for key in ("data", "epochs", "resume", "save_every")}
+    options = RunOptions(asked.data, asked.epochs, asked.resume, asked.save_every, progress)
     try:
-        results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, progress=progress, **settings)
+        results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, options)
     except RunStoppedError:
-        print("stopped; --resume goes on from here", file=sys.stderr)
+        print("stopped; run again with --resume to continue from here", file=sys.stderr)
         return STOPPED
     except TnmarsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     finally:
         progress.close()
-    told = {
+    shared = {
         "epochs": asked.epochs,
         "resumed": resumed,
         "seconds": round((time.time() - start) / len(numbers), 1),
@@ -90,7 +90,7 @@ def main(given: list[str] | None = None) -> int:
         "versions": made,
     }
     for seed, result in zip(numbers, results, strict=True):
-        record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **told}
+        record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **shared}
         write_text(asked.out / record_name(seed), json.dumps(record) + "\n")
     return 0
 

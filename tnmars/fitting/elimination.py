@@ -1,4 +1,4 @@
-"""Backward elimination: slices are left out, one at a time, as long as the description gets shorter (BIC)."""
+"""Backward elimination: slices are removed one at a time, as long as the description gets shorter (BIC)."""
 
 from __future__ import annotations
 
@@ -8,108 +8,110 @@ from math import log
 
 import torch
 
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition, with_sizes
 from tnmars.fitting.refine import FLOOR, Data, mean_square, refined
-from tnmars.fitting.removal import removals, smaller, without_terms
+from tnmars.fitting.removal import removals, without_terms
 
 STEPS, GAIN = 30, 1e-3
-"""Steps of a refit that decides about a slice, and the share of the error that each gains; what is taken is fitted
-further."""
+"""The steps of a refit that decides about a slice, and the share of the error below which it stops."""
 MORE = 60
+"""The steps of a refit after the decision."""
 FEW, BEST = 6, 3
-"""The first steps of all these refits, and how many of them, the best by then, go on."""
+"""All candidates are refitted for the first number of steps; the second is how many of the best continue."""
 CHOICES = 3
-"""How many ways to leave out a slice of a bond are tried."""
+"""How many ways to remove a slice of a bond are tried."""
 
-Told = Callable[["Fit"], None]
+Record = Callable[["Fit"], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A fitted network, its mean squared error, and the length of the description."""
+    """A fitted decomposition, its mean squared error, and the length of the description."""
 
-    network: Network
+    decomposition: Decomposition
     error: float
     bic: float
 
 
-def weighed(network: Network, error: float, data: Data) -> Fit:
-    """BIC: entries times the logarithm of the error, and for each parameter the logarithm of the entries."""
-    return Fit(network, error, data.count * log(max(error, FLOOR)) + network.parameters * log(data.count))
+def weighed(decomposition: Decomposition, error: float, data: Data) -> Fit:
+    """A fit with its BIC: N log(error) + P log(N) for N entries and P parameters."""
+    return Fit(decomposition, error, data.count * log(max(error, FLOOR)) + decomposition.parameters * log(data.count))
 
 
-def fitted(network: Network, data: Data, steps: int = MORE, gain: float = 1e-4) -> Fit:
-    return weighed(*refined(network, data, steps, gain=gain), data)
+def fitted(decomposition: Decomposition, data: Data, steps: int = MORE, gain: float = 1e-4) -> Fit:
+    return weighed(*refined(decomposition, data, steps, gain=gain), data)
 
 
-def eliminated(start: Fit, data: Data, told: Told | None = None) -> Fit:
-    """What is left when no slice can be spared."""
+def eliminated(start: Fit, data: Data, record: Record | None = None) -> Fit:
+    """The fit from which no slice can be removed without a longer description."""
     best = start
     while True:
         after = _cheaply(best, data)
         if after is None:
-            best = fitted(best.network, data)
+            best = fitted(best.decomposition, data)
             after = _shorter(best, data)
-        if after is not None and told is not None:
-            told(after)
+        if after is not None and record is not None:
+            record(after)
         if after is None or after.bic >= best.bic:
             return best
         best = after
 
 
 def _cheaply(start: Fit, data: Data) -> Fit | None:
-    """The network with a slice less on each bond where the description gets shorter by that, without a refit."""
+    """One slice less on each bond where that shortens the description without a refit; `None` if it never does."""
     best = start
-    for name in start.network.graph.bonds:
-        if best.network.graph.bonds[name].size > 1:
-            (less,) = removals(best.network, name, 1)
+    for name in start.decomposition.graph.bonds:
+        if best.decomposition.graph.bonds[name].size > 1:
+            (less,) = removals(best.decomposition, name, 1)
             tried = weighed(less, mean_square(less, data), data)
             best = tried if tried.bic < best.bic else best
     return best if best is not start else None
 
 
 def _shorter(best: Fit, data: Data) -> Fit | None:
-    """The network with a slice less and the shortest description after a refit; none where all bonds have one slice."""
-    tried = [fitted(network, data, FEW, GAIN) for network in _candidates(best.network)]
+    """The shortest description with one slice or one term less, after a refit; `None` if nothing can be removed."""
+    tried = [fitted(decomposition, data, FEW, GAIN) for decomposition in _candidates(best.decomposition)]
     if not tried:
         return None
     tried.sort(key=lambda fit: fit.bic)
-    found = min((fitted(fit.network, data, STEPS, GAIN) for fit in tried[:BEST]), key=lambda fit: fit.bic)
-    return fitted(found.network, data)
+    shortest = min((fitted(fit.decomposition, data, STEPS, GAIN) for fit in tried[:BEST]), key=lambda fit: fit.bic)
+    return fitted(shortest.decomposition, data)
 
 
-def _candidates(network: Network) -> Iterator[Network]:
-    for name, bond in network.graph.bonds.items():
+def _candidates(decomposition: Decomposition) -> Iterator[Decomposition]:
+    for name, bond in decomposition.graph.bonds.items():
         if bond.size > 1:
-            yield from removals(network, name, CHOICES)
-    yield from without_terms(network)
+            yield from removals(decomposition, name, CHOICES)
+    yield from without_terms(decomposition)
 
 
 def regrown(fit: Fit, data: Data, most: dict[str, int], room: int, random: torch.Generator) -> Fit:
-    """The network with one slice more, where some bond has one that makes the description shorter.
+    """The fit with one more slice on the bond where that shortens the description most; unchanged if none does.
 
-    No bond gets wider than `most` says, and the network has no more parameters than `room`.
+    No bond grows beyond its size in `most`, and the decomposition has at most `room` parameters.
     """
-    graph = fit.network.graph
+    graph = fit.decomposition.graph
     best = fit
     for name, bond in graph.bonds.items():
-        if bond.size >= most[fit.network.names[name]]:
+        if bond.size >= most[fit.decomposition.names[name]]:
             continue
-        wider = grown(fit.network, {name: bond.size + 1}, random)
+        wider = grown(fit.decomposition, {name: bond.size + 1}, random)
         if wider.parameters <= room:
             tried = fitted(wider, data, MORE // 2)
             best = tried if tried.bic < best.bic else best
     return best
 
 
-def grown(network: Network, sizes: dict[str, int], random: torch.Generator, share: float = 0.3) -> Network:
-    """The network with wider bonds: the new slices are random, and small."""
-    graph = smaller(network.graph, sizes)
+def grown(
+    decomposition: Decomposition, sizes: dict[str, int], random: torch.Generator, share: float = 0.3
+) -> Decomposition:
+    """The decomposition with wider bonds; the new slices are random and small."""
+    graph = with_sizes(decomposition.graph, sizes)
     cores = {}
     for name, shape in graph.cores.items():
-        old = network.cores[name]
+        old = decomposition.cores[name]
         scale = share * float(old.square().mean().sqrt())
         new = torch.randn(shape, generator=random, dtype=old.dtype) * scale
         new[tuple(slice(0, size) for size in old.shape)] = old
         cores[name] = new
-    return Network(graph, cores, network.names)
+    return Decomposition(graph, cores, decomposition.names)

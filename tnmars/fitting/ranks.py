@@ -1,11 +1,11 @@
-"""`fit`: ranks for a given tensor, from the tensor to the pruned layer; see `search` for how ranks are found."""
+"""`fit`: from a tensor to a pruned layer with the ranks it needs; `search` describes how ranks are found."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -13,17 +13,15 @@ from torch import Tensor, nn
 
 from tnmars import spec
 from tnmars.compiler import compile
-from tnmars.errors import GraphError, Problem
-from tnmars.fitting.doubts import rank_doubts
+from tnmars.errors import GraphError, Problem, TnmarsError
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.network import Network
 from tnmars.fitting.refine import Data
 from tnmars.fitting.rows import values_at
 from tnmars.fitting.search import finished, pruned_only, search
-from tnmars.fitting.stage import Shown, gated
-from tnmars.fitting.stage import trained as train_gates
+from tnmars.fitting.stage import Shown, gated, trained
 from tnmars.fitting.target import Target, as_tensor, target
-from tnmars.fitting.value import Fitted, FitWarning, Point
+from tnmars.fitting.value import Fitted, FitWarning, Point, rank_doubts
 from tnmars.graph import Edge, Graph, Json
 from tnmars.graph.kinds import Role
 from tnmars.graph.rewrite import drop_ones
@@ -35,7 +33,7 @@ STEPS = 4000
 ELIMINATION: dict[str, Json] = {"name": "elimination"}
 
 WIDE = ("float64", "float96", "float128")
-"""Types of numpy that become a layer of float64."""
+"""The numpy types that give a layer of float64."""
 
 Watcher = Callable[[Point], None]
 
@@ -53,81 +51,154 @@ def fit(
     watch: Watcher | None = None,
     shown: Shown | None = None,
 ) -> Fitted:
-    """The network of a graph that describes a tensor in the fewest words: ranks are those of the graph, or smaller.
+    """The network of a graph with the shortest description of a tensor: ranks are the graph's, or smaller.
 
-    The tensor has one axis per mode, in the graph's order; or it is a weight in torch's layout, as `layer.dense()` has
-    it, and is taken for that where it could be both. Entries that are NaN, or that the mask `observed` leaves out, or
-    that `held_out` names, are not fitted; masks have the shape of the tensor. Ranks of the graph are where the search
-    starts, so they should be larger than what is expected, twice as large or more. By default they are found by
-    backward elimination (BIC); with `tnmars.Annealed()` gates are trained first, for `steps` steps, and with any other
-    selector its rule alone decides. `watch` is called with every network on the way, `shown` while gates are trained.
-    Raises `TnmarsError`; warns (`FitWarning`) of ranks that the data hardly settle, and of values that they do not
-    settle at all.
+    Args:
+        graph: A graph, or the path of a spec file. Its ranks are where the search starts, so make them larger than
+            you expect, twice as large or more.
+        given: The tensor to fit: a torch tensor, a numpy array or nested lists. Entries that are NaN are unknown.
+        observed: A mask, 1 where an entry may be fitted and 0 where not; by default every known entry may.
+        held_out: A mask, 1 where an entry must not be fitted. Known entries that are not fitted give `Fitted.unseen`,
+            the error on unseen data.
+        selector: The rule that selects the ranks. By default slices are removed one at a time while the description
+            gets shorter (BIC). With `tnmars.Annealed()` gates are trained first. Any other selector decides alone; it
+            must have gates.
+        seed: The seed of all random numbers. The global random state of torch is not changed.
+        steps: How many steps the gates are trained, if they are.
+        dtype: The type of the layer's parameters; by default float64 if the tensor has it, and float32 otherwise.
+        watch: Called with every network that the search tries; it has `parameters`, `ranks`, `error` and `bic`.
+        shown: Called every 100 steps of training gates, with a record, the step and the number of steps.
+
+    Shape:
+        given: One axis per mode, in the graph's order. Or a weight in torch's layout, as `layer.dense()` returns it,
+            such as `[out, in]`; a tensor that could be both (a square one) is read as a weight.
+        observed, held_out: The shape of `given`.
+
+    Returns:
+        The pruned layer with its error, its size and the networks tried.
+
+    Raises:
+        ShapeError: The tensor or a mask does not have the right shape.
+        GraphError: The graph has no terms, or has padding, or has no bonds though a selector is given.
+        TnmarsError: The entries are not finite real numbers, or all the same, or no entry is left to fit, or the
+            selector has no gates.
+
+    Issues a `FitWarning` if the data hardly determine the ranks, or leave some values undetermined.
+
+    Example:
+        >>> import torch, tnmars
+        >>> _ = torch.manual_seed(0)
+        >>> target = torch.randn(12, 2) @ torch.randn(2, 15) + 0.01 * torch.randn(12, 15)
+        >>> graph = tnmars.families.lowrank("tensor", free=(12, 15), rank=5)
+        >>> fitted = tnmars.fit(graph, target)
+        >>> print(fitted.ranks, tuple(fitted.layer().shape))
+        {'r': 2} (12, 15)
     """
+    before = graph if isinstance(graph, Graph) else spec.load(graph)
+    request = Request(before, given, observed, held_out, selector, seed, steps, dtype or _dtype(given), watch, shown)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found = _fitted(graph, given, observed, held_out, selector, seed, steps, dtype, watch, shown)
-    for doubt in found.doubts:
+        fitted = _fitted(request)
+    for doubt in fitted.doubts:
         warnings.warn(doubt, FitWarning, stacklevel=2)
-    return found
+    return fitted
 
 
-def _fitted(
-    graph: Graph | str | Path,
-    given: object,
-    observed: object,
-    held_out: object,
-    selector: Selector | None,
-    seed: int,
-    steps: int,
-    dtype: torch.dtype | None,
-    watch: Watcher | None,
-    shown: Shown | None,
-) -> Fitted:
-    began = time.perf_counter()
-    before = graph if isinstance(graph, Graph) else spec.load(graph)
-    plain = _plain(before)
-    wanted = target(before, as_tensor(given, "the target"), _mask(observed, "observed"), _mask(held_out, "held_out"))
-    random = torch.Generator().manual_seed(seed)
-    trace: list[Point] = []
+@dataclass(frozen=True, eq=False)
+class Request:
+    """How a tensor is to be fitted; the fields are arguments of `fit`."""
 
-    def told(found: Fit) -> None:
-        trace.append(_point(found))
-        if watch is not None:
-            watch(trace[-1])
+    before: Graph
+    given: object
+    observed: object
+    held_out: object
+    selector: Selector | None
+    seed: int
+    steps: int
+    dtype: torch.dtype
+    watch: Watcher | None
+    shown: Shown | None
+    trace: list[Point] = field(default_factory=list)
+    """The networks tried so far."""
 
-    layers: list[TNModule] = []
+    def target(self) -> Target:
+        """The entries to fit."""
+        masks = (_mask(self.observed, "observed"), _mask(self.held_out, "held_out"))
+        return target(self.before, as_tensor(self.given, "the target"), *masks)
 
-    def trained(start: Graph, data: Data, rule: Selector | None = None) -> Network:
+    def record(self, fit: Fit) -> None:
+        """Adds a network to the trace, and shows it to the watcher."""
+        self.trace.append(Point(fit.decomposition.parameters, fit.decomposition.sizes, fit.error**0.5, fit.bic))
+        if self.watch is not None:
+            self.watch(self.trace[-1])
+
+    def train(self, graph: Graph, data: Data, selector: Selector) -> TNModule:
+        """A layer whose gates are trained."""
         with torch.enable_grad():
-            layers.append(train_gates(start, data, rule or Annealed(samples=data.count), steps, seed, shown))
-        return gated(start, layers[-1])
+            return trained(graph, data, selector, self.steps, self.seed, self.shown)
 
-    data, near = wanted.data, None
-    if selector is not None and not plain.bonds:
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The network found, with the settings of the rule that found it."""
+
+    fit: Fit
+    settings: Mapping[str, Json]
+    doubts: tuple[str, ...] = ()
+    gated: TNModule | None = None
+
+
+def _fitted(request: Request) -> Fitted:
+    began = time.perf_counter()
+    before, graph = request.before, _plain(request.before)
+    aim = request.target()
+    if request.selector is not None and not graph.bonds:
         text = "the graph has no bonds, so there are no gates to train."
-        raise GraphError(Problem(text, "Leave the selector out: the cores are fitted all the same."))
-    settings = ELIMINATION
-    if selector is None:
-        found, near = search(plain, data, random, trained, told)
-    elif isinstance(selector, Annealed):
-        rule = replace(selector, samples=data.count)
-        settings = rule.settings()
-        found = finished(trained(plain, data, rule), plain, data, random, told)
+        raise GraphError(Problem(text, "Leave the selector out; the cores are fitted anyway."))
+    if request.selector is not None and not request.selector.has_gates:
+        text = f"selector '{request.selector.name}' has no gates to train, but must have gates here."
+        raise TnmarsError(Problem(text, "Leave the selector out; ranks are then found by backward elimination."))
+    random = torch.Generator().manual_seed(request.seed)
+    if request.selector is None:
+        outcome = _eliminated(request, graph, aim.data, random)
     else:
-        settings = selector.settings()
-        found = pruned_only(trained(plain, data, selector), data)
-    told(found)
-    doubts = wanted.doubts
-    if selector is None or isinstance(selector, Annealed):
-        doubts += tuple(rank_doubts(plain, found, near, data))
-    layer = _layer(before, found.network, wanted.scale, settings, dtype or _dtype(given))
-    ranks = dict.fromkeys(before.bonds, 0) | found.network.sizes
-    unseen = _unseen_error(found.network, wanted)
-    seconds = time.perf_counter() - began
-    with_gates = layers[-1] if layers and selector is not None else None
-    error = found.error**0.5
-    return Fitted(layer, before, ranks, error, unseen, data.count, trace, settings, seconds, with_gates, doubts)
+        outcome = _selected(request, request.selector, graph, aim.data, random)
+    request.record(outcome.fit)
+    decomposition = outcome.fit.decomposition
+    return Fitted(
+        layer=_layer(before, decomposition, aim.scale, outcome.settings, request.dtype),
+        before=before,
+        ranks=dict.fromkeys(before.bonds, 0) | decomposition.sizes,
+        error=outcome.fit.error**0.5,
+        unseen=_unseen_error(decomposition, aim),
+        entries=aim.data.count,
+        trace=request.trace,
+        selector=outcome.settings,
+        seconds=time.perf_counter() - began,
+        gated=outcome.gated,
+        doubts=aim.doubts + outcome.doubts,
+    )
+
+
+def _eliminated(request: Request, graph: Graph, data: Data, random: torch.Generator) -> Outcome:
+    """Ranks by elimination; gates are trained only for a start with very many parameters."""
+
+    def start(limited: Graph, data: Data) -> Decomposition:
+        return gated(limited, request.train(limited, data, Annealed(samples=data.count)))
+
+    fit, near = search(graph, data, random, start, request.record)
+    return Outcome(fit, ELIMINATION, tuple(rank_doubts(graph, fit, near, data)))
+
+
+def _selected(request: Request, selector: Selector, graph: Graph, data: Data, random: torch.Generator) -> Outcome:
+    """Ranks by trained gates, refined by elimination if the selector needs it."""
+    rule = selector.for_samples(data.count)
+    layer = request.train(graph, data, rule)
+    start = gated(graph, layer)
+    if not rule.needs_elimination:
+        return Outcome(pruned_only(start, data), rule.settings(), gated=layer)
+    fit = finished(start, graph, data, random, request.record)
+    return Outcome(fit, rule.settings(), tuple(rank_doubts(graph, fit, None, data)), layer)
 
 
 def _mask(given: object, what: str) -> Tensor | None:
@@ -139,32 +210,30 @@ def _dtype(given: object) -> torch.dtype:
     return torch.float64 if kind == torch.float64 or str(kind) in WIDE else torch.float32
 
 
-def _point(found: Fit) -> Point:
-    return Point(found.network.parameters, found.network.sizes, found.error**0.5, found.bic)
-
-
 def _plain(graph: Graph) -> Graph:
     """The graph as that of a plain tensor, one axis per mode."""
     if not graph.terms:
         raise GraphError("the graph has no terms, so there is nothing to fit.")
     if graph.padding:
-        text = "the graph has padding, and a tensor to be fitted has none."
+        text = "the graph has padding, but a tensor to fit must have none."
         raise GraphError(Problem(text, "Leave out 'features' or 'vocab', and pad the tensor itself."))
     modes = tuple(Edge(mode.name, mode.size, Role.FREE) for mode in graph.modes)
     return Graph("tensor", modes, graph.terms, graph.shared, name=graph.name)
 
 
-def _unseen_error(network: Network, wanted: Target) -> float | None:
-    if wanted.unseen is None or wanted.unseen_index is None:
+def _unseen_error(decomposition: Decomposition, aim: Target) -> float | None:
+    if aim.unseen is None or aim.unseen_index is None:
         return None
-    missing = values_at(network.graph, network.cores, wanted.unseen_index) - wanted.unseen
-    return float(missing.square().mean().sqrt())
+    difference = values_at(decomposition.graph, decomposition.cores, aim.unseen_index) - aim.unseen
+    return float(difference.square().mean().sqrt())
 
 
-def _layer(before: Graph, network: Network, scale: float, settings: Mapping[str, Json], dtype: torch.dtype) -> TNModule:
-    """The pruned layer: bonds of size 1 dropped, the scale of the data put back, spread over the cores of each term."""
-    rewrite = drop_ones(network.graph)
-    cores = cores_after(rewrite, network.cores)
+def _layer(
+    before: Graph, decomposition: Decomposition, scale: float, settings: Mapping[str, Json], dtype: torch.dtype
+) -> TNModule:
+    """The pruned layer: bonds of size 1 are dropped, and the data's scale is spread over the cores of each term."""
+    rewrite = drop_ones(decomposition.graph)
+    cores = cores_after(rewrite, decomposition.cores)
     sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
     origin: dict[str, Json] = {"sizes": sizes, "selector": dict(settings)}
     if before.origin is not None:

@@ -1,7 +1,7 @@
-"""Cores to the least squared error, by damped Gauss-Newton steps on all of them at once (Levenberg and Marquardt).
+"""Cores that minimize the squared error: damped Gauss-Newton steps on all cores at once (Levenberg-Marquardt).
 
-The damping also settles what the error leaves open: bonds may be turned by any invertible matrix, and a step does not
-move along such directions. Networks with very many parameters are left to a quasi-Newton method.
+A bond with two ends may be transformed by any invertible matrix without a change of the tensor. The error does not
+determine a step along such directions; the damping keeps it at 0. Decompositions with very many parameters use L-BFGS.
 """
 
 from __future__ import annotations
@@ -13,69 +13,70 @@ from math import prod
 import torch
 from torch import Tensor
 
+from tnmars.fitting.decomposition import Decomposition, dense
 from tnmars.fitting.gram import gram
-from tnmars.fitting.network import Network, dense
 from tnmars.fitting.rows import jacobian_at, values_at
 from tnmars.graph import Graph
 
 LARGE = 3000
-"""From how many parameters on there is no Gauss-Newton matrix."""
+"""Decompositions with more parameters are refined without a Gauss-Newton matrix."""
 MOST_AT_ONCE = 2**22
-"""How many derivatives at known entries are held at a time."""
+"""How many derivatives at known entries are in memory at a time."""
 FLOOR = 1e-13
-"""A mean squared error that is rounding alone; the data have a mean square of 1."""
+"""A mean squared error that is only rounding; the data have a mean square of 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What is fitted: a tensor with one axis per mode, its mean square 1, and which entries are known, if not all."""
+    """The data to fit: a tensor with one axis per mode and mean square 1, and the known entries, if not all are."""
 
     values: Tensor
     index: Tensor | None = None
-    """Rows of indices of the known entries; none where all are known."""
-    wanted: Tensor | None = None
-    """The known entries, in the order of the rows."""
+    """The index of each known entry, one row per entry; `None` if all are known."""
+    known: Tensor | None = None
+    """The known entries, in the order of `index`."""
 
     @property
     def count(self) -> int:
-        return self.values.numel() if self.wanted is None else self.wanted.numel()
+        return self.values.numel() if self.known is None else self.known.numel()
 
 
 def residual(graph: Graph, cores: Mapping[str, Tensor], data: Data) -> Tensor:
-    """What is missing at the known entries: network minus data, as a vector."""
-    if data.index is None or data.wanted is None:
+    """The tensor of the cores minus the data, at the known entries, as a vector."""
+    if data.index is None or data.known is None:
         return (dense(graph, cores) - data.values).reshape(-1)
-    return values_at(graph, cores, data.index) - data.wanted
+    return values_at(graph, cores, data.index) - data.known
 
 
-def mean_square(network: Network, data: Data) -> float:
-    return float(residual(network.graph, network.cores, data).square().mean())
+def mean_square(decomposition: Decomposition, data: Data) -> float:
+    return float(residual(decomposition.graph, decomposition.cores, data).square().mean())
 
 
-def refined(network: Network, data: Data, steps: int, *, gain: float = 1e-4) -> tuple[Network, float]:
-    """The network with its cores fitted, and the mean squared error.
+def refined(decomposition: Decomposition, data: Data, steps: int, *, gain: float = 1e-4) -> tuple[Decomposition, float]:
+    """The decomposition with its cores fitted, and the mean squared error.
 
-    It ends after so many steps, or where two in a row gain less than a share of the error, or at rounding.
+    It stops after `steps` steps, after two in a row that reduce the error by less than the share `gain`, or when only
+    rounding is left.
     """
-    if not network.cores:
-        return network, mean_square(network, data)
-    if network.parameters > LARGE:
-        return _descended(network, data, steps)
-    names = list(network.graph.cores)
-    shapes = [network.cores[name].shape for name in names]
-    cores = balanced(network)
+    if not decomposition.cores:
+        return decomposition, mean_square(decomposition, data)
+    if decomposition.parameters > LARGE:
+        return _descended(decomposition, data, steps)
+    names = list(decomposition.graph.cores)
+    shapes = [decomposition.cores[name].shape for name in names]
+    cores = balanced(decomposition)
 
     def split(flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [prod(shape) for shape in shapes])
         return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
     flat = torch.cat([cores[name].reshape(-1) for name in names])
-    error, slope, matrix = _local(network.graph, split(flat), names, data)
+    error, slope, matrix = _local(decomposition.graph, split(flat), names, data)
     damping, growth, slow = 1e-3 * float(matrix.diagonal().mean()), 2.0, 0
     for _ in range(steps):
         step = _solved(matrix, slope, damping)
         tried = flat + step
-        value = float(residual(network.graph, split(tried), data).square().sum())
+        value = float(residual(decomposition.graph, split(tried), data).square().sum())
         expected = float(step @ (damping * step - slope))
         if value < error and expected > 0.0:
             ratio = (error - value) / expected
@@ -88,13 +89,13 @@ def refined(network: Network, data: Data, steps: int, *, gain: float = 1e-4) -> 
             if done:
                 error = value
                 break
-            error, slope, matrix = _local(network.graph, split(flat), names, data)
+            error, slope, matrix = _local(decomposition.graph, split(flat), names, data)
         else:
             damping *= growth
             growth *= 2.0
             if growth > 1e6:
                 break
-    return network.with_cores(split(flat)), error / data.count
+    return decomposition.with_cores(split(flat)), error / data.count
 
 
 def _local(graph: Graph, cores: Mapping[str, Tensor], names: list[str], data: Data) -> tuple[float, Tensor, Tensor]:
@@ -112,20 +113,20 @@ def _local(graph: Graph, cores: Mapping[str, Tensor], names: list[str], data: Da
 def _local_at_rows(
     graph: Graph, cores: Mapping[str, Tensor], data: Data, index: Tensor
 ) -> tuple[float, Tensor, Tensor]:
-    """The same from the derivatives at the known entries, some rows at a time."""
+    """The same from the derivatives at the known entries, a block of rows at a time."""
     count = sum(core.numel() for core in cores.values())
-    missing = residual(graph, cores, data)
-    slope, matrix = missing.new_zeros(count), missing.new_zeros(count, count)
+    difference = residual(graph, cores, data)
+    slope, matrix = difference.new_zeros(count), difference.new_zeros(count, count)
     step = max(1, MOST_AT_ONCE // count)
-    for rows, parts in zip(torch.split(index, step), torch.split(missing, step), strict=True):
+    for rows, parts in zip(torch.split(index, step), torch.split(difference, step), strict=True):
         derivative = jacobian_at(graph, cores, rows)
         slope += derivative.T @ parts
         matrix.addmm_(derivative.T, derivative)
-    return float(missing.square().sum()), slope, matrix
+    return float(difference.square().sum()), slope, matrix
 
 
 def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
-    """The damped step."""
+    """The damped step. The damping grows until the matrix is positive definite."""
     while True:
         shifted = matrix.clone()
         shifted.diagonal().add_(damping)
@@ -135,21 +136,21 @@ def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
         damping = max(10.0 * damping, 1e-12 * float(matrix.diagonal().max()))
 
 
-def balanced(network: Network) -> dict[str, Tensor]:
-    """The cores of every term scaled to equal norms, their product as it was."""
-    found: dict[str, Tensor] = {}
-    for term in network.graph.terms:
-        names = [network.graph.qualified(term, core.name) for core in term.cores]
-        norms = [float(network.cores[name].norm()) / network.cores[name].numel() ** 0.5 for name in names]
-        whole = prod(norms) ** (1 / len(norms)) if min(norms) > 0.0 else 0.0
+def balanced(decomposition: Decomposition) -> dict[str, Tensor]:
+    """The cores with equal norms within each term; the tensor is the same."""
+    cores: dict[str, Tensor] = {}
+    for term in decomposition.graph.terms:
+        names = [decomposition.graph.qualified(term, core.name) for core in term.cores]
+        norms = [float(decomposition.cores[name].norm()) / decomposition.cores[name].numel() ** 0.5 for name in names]
+        common = prod(norms) ** (1 / len(norms)) if min(norms) > 0.0 else 0.0
         for name, norm in zip(names, norms, strict=True):
-            found[name] = network.cores[name] * (whole / norm if whole else 1.0)
-    return found
+            cores[name] = decomposition.cores[name] * (common / norm if common else 1.0)
+    return cores
 
 
-def _descended(network: Network, data: Data, steps: int) -> tuple[Network, float]:
-    """The same by L-BFGS, which needs no matrix."""
-    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(network).items()}
+def _descended(decomposition: Decomposition, data: Data, steps: int) -> tuple[Decomposition, float]:
+    """The same as `refined`, by L-BFGS, which needs no matrix."""
+    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(decomposition).items()}
     search = torch.optim.LBFGS(
         list(leaves.values()),
         max_iter=10 * steps,
@@ -160,11 +161,11 @@ def _descended(network: Network, data: Data, steps: int) -> tuple[Network, float
 
     def closure() -> Tensor:
         search.zero_grad()
-        error = residual(network.graph, leaves, data).square().mean()
+        error = residual(decomposition.graph, leaves, data).square().mean()
         error.backward()  # type: ignore[no-untyped-call]
         return error
 
     with torch.enable_grad():
         search.step(closure)  # type: ignore[no-untyped-call]
-    found = network.with_cores({name: core.detach() for name, core in leaves.items()})
-    return found, mean_square(found, data)
+    after = decomposition.with_cores({name: core.detach() for name, core in leaves.items()})
+    return after, mean_square(after, data)

@@ -1,9 +1,9 @@
-"""One slice less on a bond: what to leave out so that the tensor changes least.
+"""One slice less on a bond: what to remove so that the tensor changes least.
 
-A bond with two ends may be turned by any invertible matrix, so no slice of it means anything by itself. What is left
-out is a direction: `I - u v'` is put into the bond, with `v'u = 1`, and u and v in turn are those that change the whole
-tensor least, the rest of the network being as it is. On a tree that is the truncation of a singular value. Bonds with
-more ends have no such freedom, and lose a slice.
+A bond with two ends may be transformed by any invertible matrix, so a single slice of it has no meaning. What is
+removed is a direction: `I - u v'` is inserted into the bond, with `v'u = 1`. With the other cores fixed, u and v are
+found in turn as those that change the tensor least; on a tree that truncates a singular value. Bonds with more ends
+cannot be transformed so, and lose a slice.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tnmars.fitting.network import Labels, Network, contract, labels
-from tnmars.graph import Graph
-from tnmars.layer.open_slices import resized
+from tnmars.fitting.decomposition import Decomposition, Labels, contract, labels, with_sizes
 
 TURNS = 6
-"""How often u and v are found in turn."""
+"""How many times u and v are found in turn."""
 
 
-def removals(network: Network, bond: str, most: int) -> list[Network]:
-    """Networks with one slice less on a bond, those first that change the tensor least."""
-    ends = [name for name in network.cores if bond in network.graph.bonds_of(name)]
+def removals(decomposition: Decomposition, bond: str, most: int) -> list[Decomposition]:
+    """Decompositions with one slice less on a bond; those that change the tensor least come first."""
+    ends = [name for name in decomposition.cores if bond in decomposition.graph.bonds_of(name)]
     if len(ends) == 2:
-        return [_without(network, bond, (ends[0], ends[1]), u, v) for u, v in _directions(network, bond, ends, most)]
-    size = network.graph.bonds[bond].size
-    found = _slices(network, bond, ends)
-    return [network.cut({bond: [at for at in range(size) if at != gone]}) for gone in found[:most]]
+        return [
+            _without(decomposition, bond, (ends[0], ends[1]), u, v)
+            for u, v in _directions(decomposition, bond, ends, most)
+        ]
+    size = decomposition.graph.bonds[bond].size
+    order = _slices(decomposition, bond, ends)
+    return [decomposition.cut({bond: [at for at in range(size) if at != gone]}) for gone in order[:most]]
 
 
-def _slices(network: Network, bond: str, ends: list[str]) -> list[int]:
-    """The slices of a bond, the smallest by the product of their norms in all cores first."""
-    total = torch.ones(network.graph.bonds[bond].size, dtype=torch.float64)
+def _slices(decomposition: Decomposition, bond: str, ends: list[str]) -> list[int]:
+    """The slices of a bond by the product of their norms in all cores, smallest first."""
+    total = torch.ones(decomposition.graph.bonds[bond].size, dtype=torch.float64)
     for name in ends:
-        axis = network.graph.bonds_of(name).index(bond)
-        total = total * network.cores[name].movedim(axis, 0).flatten(1).norm(dim=1)
+        axis = decomposition.graph.bonds_of(name).index(bond)
+        total = total * decomposition.cores[name].movedim(axis, 0).flatten(1).norm(dim=1)
     return [int(at) for at in total.argsort()]
 
 
-def _directions(network: Network, bond: str, ends: list[str], most: int) -> list[tuple[Tensor, Tensor]]:
-    """The directions u, v with v'u = 1 to leave out, best first; near ones are found once."""
-    metric = _metric(network, bond, ends)
+def _directions(decomposition: Decomposition, bond: str, ends: list[str], most: int) -> list[tuple[Tensor, Tensor]]:
+    """The directions u, v with v'u = 1 to remove, best first; of nearly equal ones only one is listed."""
+    metric = _metric(decomposition, bond, ends)
     size = metric.shape[0]
     ridge = 1e-12 * float(metric.diagonal(dim1=0, dim2=2).sum().abs()) + 1e-300
     identity = ridge * torch.eye(size, dtype=metric.dtype)
-    found: list[tuple[float, Tensor, Tensor]] = []
+    directions: list[tuple[float, Tensor, Tensor]] = []
     for start in range(size):
         v = torch.zeros(size, dtype=metric.dtype)
         v[start] = 1.0
@@ -57,10 +58,10 @@ def _directions(network: Network, bond: str, ends: list[str], most: int) -> list
             v, cost = _least(torch.einsum("abcd,a,c->bd", metric, u, u) + identity, u)
             scale = float(u.norm() / v.norm()) ** 0.5
             u, v = u / scale, v * scale
-        if not any(_is_near(cost, other) for other, _, _ in found):
-            found.append((cost, u, v))
-    found.sort(key=lambda entry: entry[0])
-    return [(u, v) for _, u, v in found[:most]]
+        if not any(_is_near(cost, other) for other, _, _ in directions):
+            directions.append((cost, u, v))
+    directions.sort(key=lambda entry: entry[0])
+    return [(u, v) for _, u, v in directions[:most]]
 
 
 def _is_near(first: float, second: float) -> bool:
@@ -68,7 +69,7 @@ def _is_near(first: float, second: float) -> bool:
 
 
 def _least(matrix: Tensor, along: Tensor) -> tuple[Tensor, float]:
-    """The vector of product 1 with `along` that makes the quadratic form least, and the form's value."""
+    """The vector with inner product 1 with `along` that minimizes the quadratic form, and the minimum."""
     solved = torch.linalg.lstsq(matrix, along[:, None], driver="gelsd").solution[:, 0]
     product = float(along @ solved)
     if product <= 0.0:
@@ -76,43 +77,38 @@ def _least(matrix: Tensor, along: Tensor) -> tuple[Tensor, float]:
     return solved / product, 1.0 / product
 
 
-def _metric(network: Network, bond: str, ends: list[str]) -> Tensor:
-    """The inner products of the tensors that a bond makes when its two ends have indices of their own."""
-    term = next(found for found in labels(network.graph) if ends[0] in found)
+def _metric(decomposition: Decomposition, bond: str, ends: list[str]) -> Tensor:
+    """The inner products of the tensors that result when the two ends of a bond have separate indices."""
+    term = next(term for term in labels(decomposition.graph) if ends[0] in term)
     label = f":{bond}"
     operands: list[tuple[Labels, Tensor]] = []
     for mark in ("", "'"):
-        for name, found in term.items():
+        for name, axes in term.items():
             end = "<" if name == ends[0] else ">"
-            marked = tuple(f"{each}{end if each == label else ''}{mark}" if each[0] == ":" else each for each in found)
-            operands.append((marked, network.cores[name]))
+            marked = tuple(f"{each}{end if each == label else ''}{mark}" if each[0] == ":" else each for each in axes)
+            operands.append((marked, decomposition.cores[name]))
     output = (f"{label}<", f"{label}>", f"{label}<'", f"{label}>'")
-    return contract([found for found, _ in operands], output, [value for _, value in operands])
+    return contract([axes for axes, _ in operands], output, [value for _, value in operands])
 
 
-def _without(network: Network, bond: str, ends: tuple[str, str], u: Tensor, v: Tensor) -> Network:
-    """The network with `I - u v'` in the bond, split over its two ends."""
+def _without(decomposition: Decomposition, bond: str, ends: tuple[str, str], u: Tensor, v: Tensor) -> Decomposition:
+    """The decomposition with `I - u v'` in the bond, split over its two ends."""
     size = len(u)
     left, values, right = torch.linalg.svd(torch.eye(size, dtype=u.dtype) - torch.outer(u, v))
     root = values[: size - 1].sqrt()
     first, second = left[:, : size - 1] * root, right[: size - 1].T * root
-    cores = dict(network.cores)
+    cores = dict(decomposition.cores)
     for name, turn in zip(ends, (first, second), strict=True):
-        axis = network.graph.bonds_of(name).index(bond)
+        axis = decomposition.graph.bonds_of(name).index(bond)
         cores[name] = torch.tensordot(cores[name], turn, dims=([axis], [0])).movedim(-1, axis)
-    return Network(smaller(network.graph, {bond: size - 1}), cores, network.names)
+    return Decomposition(with_sizes(decomposition.graph, {bond: size - 1}), cores, decomposition.names)
 
 
-def smaller(graph: Graph, sizes: dict[str, int]) -> Graph:
-    """The graph with other sizes of some bonds."""
-    return resized(graph, {**{name: bond.size for name, bond in graph.bonds.items()}, **sizes})
-
-
-def without_terms(network: Network) -> Iterator[Network]:
-    """The network without each of its terms, where there are several."""
-    graph = network.graph
+def without_terms(decomposition: Decomposition) -> Iterator[Decomposition]:
+    """The decomposition without each of its terms in turn, if there are several."""
+    graph = decomposition.graph
     if len(graph.terms) < 2:
         return
     for term in graph.terms:
         if term.bonds:
-            yield network.cut({graph.qualified(term, bond.name): () for bond in term.bonds})
+            yield decomposition.cut({graph.qualified(term, bond.name): () for bond in term.bonds})

@@ -1,28 +1,29 @@
-"""How wide a network may be that a search begins with, given how many entries there are.
+"""How wide the first network of a search may be, given the number of entries.
 
-A bond can be turned without a change of the tensor, so a network has fewer dimensions than parameters. Noise is fitted
-by dimensions: of its mean square the share `spare` is left.
+A bond can be transformed without a change of the tensor, so a network has fewer dimensions than parameters. Each
+dimension fits some of the noise; the share `spare` of its mean square is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log, prod
+from math import log
 
-from tnmars.fitting.removal import smaller
+from tnmars.fitting.decomposition import with_sizes
 from tnmars.graph import Graph
+from tnmars.graph.counts import count
 from tnmars.graph.lint import has_bounds, useful_size
 
 
 def parameters(graph: Graph) -> int:
-    """The entries of all cores."""
-    return sum(map(prod, graph.cores.values()))
+    """The number of entries of all cores."""
+    return count(graph).cores
 
 
 def dimension(graph: Graph) -> int:
-    """How many numbers the tensor of a network depends on: its parameters without those that turn bonds, and no more.
+    """The dimension of the set of tensors: the parameters minus those that only transform bonds.
 
-    For trees and CP that is so; with cycles, or terms that overlap, it is an estimate.
+    This is exact for trees and CP, and an estimate for cycles and for terms that overlap.
 
     >>> from tnmars import families
     >>> dimension(families.lowrank("tensor", free=(4, 5), rank=2))
@@ -33,8 +34,8 @@ def dimension(graph: Graph) -> int:
     for term in graph.terms:
         ends = term.ends()
         for bond in term.bonds:
-            count = len(ends[bond.name])
-            free += bond.size**2 if count == 2 else (count - 1) * bond.size
+            ndim = len(ends[bond.name])
+            free += bond.size**2 if ndim == 2 else (ndim - 1) * bond.size
     return parameters(graph) - free
 
 
@@ -44,39 +45,40 @@ def spare(graph: Graph, entries: int) -> float:
 
 
 def within(graph: Graph, most: int, size: Callable[[Graph], int] = parameters) -> Graph:
-    """The graph with all bonds limited to the same size, the largest with which it has so many parameters or fewer."""
+    """The graph with all bonds limited to one common size, the largest for which `size(graph)` is at most `most`."""
     widest = max((bond.size for bond in graph.bonds.values()), default=1)
     if size(graph) <= most:
         return graph
-    low, high = 1, widest  # the first will do, or nothing will; the last is too wide
+    low, high = 1, widest  # `high` is too wide; `low` fits, or no size does
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if size(_limited(graph, middle)) <= most else (low, middle)
-    return _limited(graph, low)
+        low, high = (middle, high) if size(limited(graph, middle)) <= most else (low, middle)
+    return limited(graph, low)
 
 
 def widest(graph: Graph, entries: int) -> Graph:
-    """The graph with bonds limited to where one more dimension, fitted to noise, makes a description longer (BIC).
+    """The graph with bonds limited so that one more dimension, fitted to noise, makes a description longer (BIC).
 
-    For D dimensions and N entries, N log(1 - D / N) + D log N rises with D up to D = N (1 - 1 / log N), and then falls:
-    beyond, the criterion would rather describe noise.
+    For D dimensions and N entries, N log(1 - D / N) + D log N rises with D up to D = N (1 - 1 / log N) and then falls.
+    Beyond that point the criterion prefers to describe noise.
     """
     return within(graph, int(entries * (1.0 - 1.0 / max(log(entries), 1.0))), dimension)
 
 
-def _limited(graph: Graph, most: int) -> Graph:
-    return smaller(graph, {name: min(bond.size, most) for name, bond in graph.bonds.items()})
+def limited(graph: Graph, most: int) -> Graph:
+    """The graph with no bond wider than `most`."""
+    return with_sizes(graph, {name: min(bond.size, most) for name, bond in graph.bonds.items()})
 
 
 def _useful(graph: Graph) -> Graph:
-    """The graph with no bond wider than it can use."""
-    while has_bounds(graph) and (found := _too_wide(graph)):
-        graph = smaller(graph, found)
+    """The graph with no bond wider than is useful."""
+    while has_bounds(graph) and (narrower := _too_wide(graph)):
+        graph = with_sizes(graph, narrower)
     return graph
 
 
 def _too_wide(graph: Graph) -> dict[str, int]:
-    """The first bond that is wider than it can use, and what it can; one at a time, for each bounds the others."""
+    """The first bond wider than is useful, and its useful size; one at a time, because each bounds the others."""
     for term in graph.terms:
         for bond in term.bonds:
             most = useful_size(graph, term, bond.name)

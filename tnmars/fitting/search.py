@@ -1,8 +1,8 @@
-"""From a graph with ranks too large to the network with the shortest description.
+"""From a graph whose ranks are too large to the network with the shortest description.
 
-Elimination starts from a network that fits the data closely. On a tree one start is enough, for the directions that
-are left out are the same whatever the start. Elsewhere it may end in a network that cannot be cut though a smaller one
-exists: so there are further starts, with bonds just wide enough to fit, and the shortest description of all is taken.
+Elimination starts from a network that fits the data closely. On a tree one start is enough, because every start leads
+to the same directions to remove. On other graphs elimination may end in a network that cannot be cut further although a
+smaller one exists. There we add starts with bonds just wide enough to fit, and take the shortest description of all.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from dataclasses import dataclass
 
 import torch
 
-from tnmars.fitting.elimination import MORE, Fit, Told, eliminated, fitted, regrown, weighed
-from tnmars.fitting.network import Network, random_network
+from tnmars.fitting.decomposition import Decomposition, random_decomposition
+from tnmars.fitting.elimination import MORE, Fit, Record, eliminated, fitted, regrown, weighed
 from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
-from tnmars.fitting.removal import smaller
-from tnmars.fitting.room import parameters, spare, widest, within
-from tnmars.fitting.trees import has_tree, tree_network
+from tnmars.fitting.room import limited, parameters, spare, widest, within
+from tnmars.fitting.trees import has_tree, hierarchical_svd
 from tnmars.graph import Graph
 
-Starter = Callable[[Graph, Data], Network]
+Starter = Callable[[Graph, Data], Decomposition]
 
 ENOUGH = 15
-"""Steps of the first fit, of a network that has more parameters than it needs."""
+"""Steps of the first fit, of a decomposition with more parameters than it needs."""
 NEAR = 1.5
-"""A fit is good enough to start from where its squared error is at most so many times the least seen."""
+"""A start must have a squared error of at most this factor times the smallest error seen."""
 STARTS = 8
-"""Most further starts."""
+"""The maximum number of additional starts."""
 AGREE = 3
-"""They end where so many starts have ended at the shortest description, by its parameters."""
+"""No more starts are tried once this number of them ended with as many parameters as the shortest description."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,36 +36,36 @@ class Start:
     """Where a search begins."""
 
     graph: Graph
-    """The graph, its bonds limited where there are few entries."""
+    """The graph, its bonds limited if there are few entries."""
     fit: Fit
-    """A network of it that fits the data closely."""
+    """A decomposition of this graph that fits the data closely."""
     room: int
-    """Up to how many parameters it may grow."""
+    """The maximum number of parameters that it may grow to."""
     near: float | None = None
-    """Which error the data make likely, at most; none where bonds as wide as the user's could be tried."""
+    """The largest error that the data make likely; `None` if bonds as wide as the user's could be tried."""
 
 
 def search(
-    graph: Graph, data: Data, random: torch.Generator, starter: Starter, told: Told | None = None
+    graph: Graph, data: Data, random: torch.Generator, starter: Starter, record: Record | None = None
 ) -> tuple[Fit, float | None]:
-    """The network with the shortest description that is found, its cores fitted, and `near` of the start."""
+    """The shortest description found, its cores fitted, and `near` of the start."""
     start = _begun(graph, data, random, starter)
     if _is_direct(graph, data):
-        best = eliminated(start.fit, data, told)
+        best = eliminated(start.fit, data, record)
     else:
-        best = _best_of_starts(start.graph, start.fit, data, random, told)
-    return _polished(_settled(best, data, graph, start.room, random, told), data), start.near
+        best = _best_of_starts(start.graph, start.fit, data, random, record)
+    return _polished(_settled(best, data, graph, start.room, random, record), data), start.near
 
 
 def _begun(graph: Graph, data: Data, random: torch.Generator, starter: Starter) -> Start:
-    """A start that has half as many parameters as there are entries, or more where the data ask for more.
+    """A start with half as many parameters as there are entries, or more if the data need more.
 
-    With about as many parameters as entries everything fits, and no description length means anything. But a network
-    that cannot hold what is in the data loses the rest too. So a network as wide as the entries allow is fitted beside
-    it, and taken where it fits far better; how much of that means nothing is seen from a fit of noise.
+    With about as many parameters as entries everything fits, and the description length is meaningless. But a start
+    that is too narrow for the data loses information. So we also fit a decomposition as wide as the entries allow, and
+    start from that if it fits far better. A fit of pure noise shows how much of the improvement is meaningless.
     """
     half, wide = within(graph, data.count // 2), widest(graph, data.count)
-    copy = torch.Generator().set_state(random.get_state())  # so that what is not taken leaves no trace
+    copy = torch.Generator().set_state(random.get_state())  # trials must not change the numbers drawn later
     first = _first(half, data, random, starter)
     if half == graph:
         return Start(half, first, data.count // 2)
@@ -84,7 +83,7 @@ def _begun(graph: Graph, data: Data, random: torch.Generator, starter: Starter) 
 
 
 def _noise(data: Data, random: torch.Generator) -> Data:
-    """Normal numbers in place of the data: how closely they are fitted is how much of a fit means nothing."""
+    """Normal numbers in place of the data; how closely they are fitted shows how much of a fit is meaningless."""
     values = torch.randn(data.values.shape, generator=random, dtype=torch.float64)
     if data.index is None:
         return Data(values)
@@ -92,17 +91,17 @@ def _noise(data: Data, random: torch.Generator) -> Data:
 
 
 def _near(fit: Fit, data: Data) -> float:
-    """Up to which error a network fits the data as well as a wider one, of whose error noise is but a share."""
-    return NEAR * max(fit.error, FLOOR) / spare(fit.network.graph, data.count)
+    """The largest error at which a narrower decomposition fits as well as `fit`, corrected for fitted noise."""
+    return NEAR * max(fit.error, FLOOR) / spare(fit.decomposition.graph, data.count)
 
 
 def _first(graph: Graph, data: Data, random: torch.Generator, starter: Starter | None, steps: int = ENOUGH) -> Fit:
-    """A fit of a network as wide as the graph: direct on a tree, else from random cores, or from trained gates."""
+    """A fit as wide as the graph: in one pass on a tree, otherwise from random cores or from trained gates."""
     if _is_direct(graph, data):
-        network = tree_network(graph, data.values)
-        return weighed(network, mean_square(network, data), data)
+        decomposition = hierarchical_svd(graph, data.values)
+        return weighed(decomposition, mean_square(decomposition, data), data)
     if starter is None or _is_small(graph, data):
-        return fitted(random_network(graph, random), data, steps)
+        return fitted(random_decomposition(graph, random), data, steps)
     return fitted(starter(graph, data), data, steps)
 
 
@@ -111,57 +110,57 @@ def _is_direct(graph: Graph, data: Data) -> bool:
 
 
 def _is_small(graph: Graph, data: Data) -> bool:
-    """Whether the first network needs no trained gates."""
+    """Whether the first fit needs no trained gates."""
     return _is_direct(graph, data) or parameters(graph) <= LARGE or not graph.bonds
 
 
-def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generator, told: Told | None) -> Fit:
-    """The shortest description from starts with bonds just wide enough; from the wide one where none is."""
+def _best_of_starts(graph: Graph, roomy: Fit, data: Data, random: torch.Generator, record: Record | None) -> Fit:
+    """The shortest description from starts with bonds just wide enough, or from `roomy` if none fits."""
     near = _near(roomy, data)
-    start = _tight(graph, data, near, random, told)
+    start = _tight(graph, data, near, random, record)
     if start is None:
-        return eliminated(roomy, data, told)
-    return _shortest_of_starts(start, roomy, near, data, random, told)
+        return eliminated(roomy, data, record)
+    return _shortest_of_starts(start, roomy, near, data, random, record)
 
 
 def _shortest_of_starts(
-    start: Fit, spare: Fit | None, near: float, data: Data, random: torch.Generator, told: Told | None
+    start: Fit, spare: Fit | None, near: float, data: Data, random: torch.Generator, record: Record | None
 ) -> Fit:
     """The shortest description from a start and from random ones of the same sizes, until enough of them agree."""
-    limited, found = start.network.graph, []
+    graph, ends = start.decomposition.graph, []
     for _ in range(STARTS):
-        found.append(eliminated(start, data, told))
-        best = min(found, key=lambda fit: fit.bic)
-        if sum(fit.network.parameters == best.network.parameters for fit in found) >= AGREE:
+        ends.append(eliminated(start, data, record))
+        best = min(ends, key=lambda fit: fit.bic)
+        if sum(fit.decomposition.parameters == best.decomposition.parameters for fit in ends) >= AGREE:
             break
-        start = fitted(random_network(limited, random), data)
+        start = fitted(random_decomposition(graph, random), data)
         if start.error > near and spare is not None:
-            start, spare = spare, start  # a fit that failed is no start, but the spare one is, once
-    return min(found, key=lambda fit: fit.bic)
+            start, spare = spare, start  # a poor fit is not a start; use the spare one instead, once
+    return min(ends, key=lambda fit: fit.bic)
 
 
-def _tight(graph: Graph, data: Data, near: float, random: torch.Generator, told: Told | None) -> Fit | None:
-    """A fit that is near the least error seen, with all bonds limited to the same size, the least that will do."""
+def _tight(graph: Graph, data: Data, near: float, random: torch.Generator, record: Record | None) -> Fit | None:
+    """A fit with an error of at most `near`, all bonds limited to the smallest common size that allows it."""
     widest = max((bond.size for bond in graph.bonds.values()), default=1)
     for most in range(1, widest):
-        limited = smaller(graph, {name: min(bond.size, most) for name, bond in graph.bonds.items()})
+        narrow = limited(graph, most)
         for _ in range(2):
-            found = fitted(random_network(limited, random), data)
-            if told is not None:
-                told(found)
-            if found.error <= near:
-                return found
+            fit = fitted(random_decomposition(narrow, random), data)
+            if record is not None:
+                record(fit)
+            if fit.error <= near:
+                return fit
     return None
 
 
-def _settled(best: Fit, data: Data, graph: Graph, room: int, random: torch.Generator, told: Told | None) -> Fit:
-    """Slices are put back where that makes the description shorter, up to so many parameters, and left out again."""
+def _settled(best: Fit, data: Data, graph: Graph, room: int, random: torch.Generator, record: Record | None) -> Fit:
+    """The fit after adding slices where that shortens the description, up to `room` parameters, and removing again."""
     most = {name: bond.size for name, bond in graph.bonds.items()}
     for _ in range(sum(most.values())):
         after = regrown(best, data, most, room, random)
         if after is best:
             break
-        after = eliminated(after, data, told)
+        after = eliminated(after, data, record)
         if after.bic >= best.bic:
             break
         best = after
@@ -169,28 +168,30 @@ def _settled(best: Fit, data: Data, graph: Graph, room: int, random: torch.Gener
 
 
 def _polished(fit: Fit, data: Data) -> Fit:
-    network, error = refined(fit.network, data, 200, gain=1e-9)
-    return weighed(network, error, data)
+    decomposition, error = refined(fit.decomposition, data, 200, gain=1e-9)
+    return weighed(decomposition, error, data)
 
 
-def finished(network: Network, graph: Graph, data: Data, random: torch.Generator, told: Told | None = None) -> Fit:
-    """The shortest description that elimination leaves of a network whose gates were trained.
+def finished(
+    decomposition: Decomposition, graph: Graph, data: Data, random: torch.Generator, record: Record | None = None
+) -> Fit:
+    """The shortest description by elimination, starting from what trained gates keep.
 
-    Gates may have shut what a shorter description needs, such as a whole term: so there are the starts of `search` too,
-    where the graph is small enough for them, and else random ones of the sizes that the gates left.
+    The gates may have closed something that a shorter description needs, such as a whole term. So the starts of
+    `search` are tried too if the graph is small enough, and random ones of the sizes that the gates left otherwise.
     """
-    start, roomy = fitted(network, data), within(graph, data.count // 2)
+    start, roomy = fitted(decomposition, data), within(graph, data.count // 2)
     if has_tree(graph):
-        best = eliminated(start, data, told)
+        best = eliminated(start, data, record)
     elif parameters(roomy) > LARGE:
-        best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, told)
+        best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, record)
     else:
-        wide = fitted(random_network(roomy, random), data, ENOUGH)
-        others = _best_of_starts(roomy, wide, data, random, told)
-        best = min(eliminated(start, data, told), others, key=lambda fit: fit.bic)
-    return _polished(_settled(best, data, graph, data.count // 2, random, told), data)
+        wide = fitted(random_decomposition(roomy, random), data, ENOUGH)
+        others = _best_of_starts(roomy, wide, data, random, record)
+        best = min(eliminated(start, data, record), others, key=lambda fit: fit.bic)
+    return _polished(_settled(best, data, graph, data.count // 2, random, record), data)
 
 
-def pruned_only(network: Network, data: Data) -> Fit:
-    """A network as its gates leave it, its cores fitted."""
-    return _polished(weighed(network, mean_square(network, data), data), data)
+def pruned_only(decomposition: Decomposition, data: Data) -> Fit:
+    """The decomposition that gates keep, its cores fitted."""
+    return _polished(weighed(decomposition, mean_square(decomposition, data), data), data)

@@ -1,4 +1,4 @@
-"""Ranks by trained gates: a compiled layer with a selector, fitted to the data by Adam, and cut to what is kept."""
+"""Ranks by trained gates: a compiled layer with a selector, fitted to the data by Adam and cut to what it keeps."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import torch
 from torch import Tensor
 
 from tnmars.compiler import compile
-from tnmars.fitting.network import Network
+from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
 from tnmars.pruning.prune_model import layer_keep
-from tnmars.select import Annealed, Selector
+from tnmars.select import Selector
 from tnmars.training.objective import expected, param_groups, penalty
 from tnmars.training.schedule import MaskSchedule
 
 CORES, LOGITS, LAST = 1e-2, 3e-2, 0.05
-"""Learning rates, and the share of them that is left at the end of a cosine."""
+"""The learning rates, and the share of them that is left at the end of the cosine schedule."""
 MOST = 2**22
-"""Up to how many entries the whole tensor is made, rather than the known entries alone."""
+"""Tensors with more entries are evaluated only at the known ones."""
 
 Shown = Callable[[dict[str, Any], int, int], None]
 
 
-def gated(graph: Graph, layer: TNModule) -> Network:
-    """The network that the gates of a trained layer keep, in float64."""
+def gated(graph: Graph, layer: TNModule) -> Decomposition:
+    """The decomposition that the gates of a trained layer keep, in float64."""
     cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
-    return Network(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+    return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
 
 
 def trained(
     graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None
 ) -> TNModule:
-    """A layer with gates, fitted to the data. Each step takes all known entries."""
+    """A layer with gates, fitted to the data. Each step uses all known entries."""
     layer = compile(graph, selector=selector, init=1.0)
     optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=True)
     rate = torch.optim.lr_scheduler.LambdaLR(
@@ -46,36 +46,31 @@ def trained(
     error = _error(layer, data)
     for step in range(steps):
         value = error()
-        loss = value * _sharpness(selector, step / steps) + penalty(layer) / data.count
+        loss = value * selector.sharpness_at(step / steps) + penalty(layer) / data.count
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if isinstance(selector, Annealed):
+        if selector.limits is not None:
             with torch.no_grad():
                 for logits in layer.logits():
                     logits.clamp_(*selector.limits)
         rate.step()
         schedule.step()
         if shown is not None and (step + 1) % 100 == 0:
-            told: dict[str, Any] = {"loss": value.item() ** 0.5, "expected_parameters": expected(layer).item()}
-            told["ranks"] = {"": [len(kept) for kept in layer_keep(layer).values()]}
-            shown(told, step + 1, steps)
+            record: dict[str, Any] = {"loss": value.item() ** 0.5, "expected_parameters": expected(layer).item()}
+            record["ranks"] = {"": [len(kept) for kept in layer_keep(layer).values()]}
+            shown(record, step + 1, steps)
     return layer
 
 
-def _sharpness(selector: Selector, progress: float) -> float:
-    """The factor of the squared error; for other rules than the annealed one as in the paper of MARS, 1."""
-    return 0.5 / selector.variance_at(progress) if isinstance(selector, Annealed) else 1.0
-
-
 def _error(layer: TNModule, data: Data) -> Callable[[], Tensor]:
-    """A function that gives the mean squared error at the known entries."""
-    if data.index is None or data.wanted is None:
+    """A function that returns the mean squared error at the known entries."""
+    if data.index is None or data.known is None:
         values = data.values.float()
         return lambda: (layer() - values).square().mean()
-    index, wanted = data.index, data.wanted.float()
+    index, known = data.index, data.known.float()
     if data.values.numel() > MOST:
-        return lambda: (layer(index) - wanted).square().mean()
+        return lambda: (layer(index) - known).square().mean()
     sides = torch.tensor(data.values.shape)
     flat = index @ torch.tensor([int(sides[at + 1 :].prod()) for at in range(len(sides))])
-    return lambda: (layer().reshape(-1)[flat] - wanted).square().mean()
+    return lambda: (layer().reshape(-1)[flat] - known).square().mean()

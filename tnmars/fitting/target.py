@@ -1,6 +1,7 @@
-"""The tensor that is fitted: read from a file, checked against the graph, and scaled to a mean square of 1.
+"""The tensor to fit: read from a file, checked against the graph, and scaled to a mean square of 1.
 
-It has one axis per mode of the graph, or is a weight in torch's layout; the masks are laid out as it is.
+The tensor has one axis per mode of the graph, or it is a weight in torch's layout, such as [out, in]. Masks have the
+shape of the tensor.
 """
 
 from __future__ import annotations
@@ -17,49 +18,52 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest
-from tnmars.fitting.layout import by_modes, is_weight
 from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 
 ENDINGS = (".npy", ".safetensors")
 WIDEST = 8
-"""Bytes of the widest number that torch has."""
+"""Bytes of the widest real number that torch has."""
 NAMED = 5
-"""How many indices are named that have no data."""
+"""How many indices without data a warning names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The data as they are fitted, and by how much they were divided for it."""
+    """The data to fit, and the scale that they were divided by."""
 
     data: Data
     scale: float
     unseen_index: Tensor | None = None
-    """Rows of indices of entries that are there, but were not to be fitted."""
+    """Rows of indices of the entries that are known, but must not be fitted."""
     unseen: Tensor | None = None
     """These entries, scaled too."""
     doubts: tuple[str, ...] = ()
-    """What should be said about the data."""
+    """Sentences about the data that the user should see."""
 
 
 def read(path: str | Path, key: str | None = None) -> Tensor:
-    """The array in a .npy file, or a tensor of a .safetensors file by its key (not needed where there is but one)."""
+    """The array in a .npy file, or the tensor under `key` in a .safetensors file.
+
+    The key may be left out if the file holds one tensor. Raises `TnmarsError`.
+    """
     source = Path(path)
     if source.suffix.lower() not in ENDINGS:
-        raise TnmarsError(f"{path}: the ending is none of {', '.join(ENDINGS)}.")
+        raise TnmarsError(f"{path}: the file must end in {' or '.join(ENDINGS)}.")
     if not source.is_file():
         raise TnmarsError(f"{path}: there is no such file.")
     if source.suffix.lower() == ".safetensors":
         return _safetensor(source, key)
     if key is not None:
-        raise TnmarsError(Problem(f"{path}: a .npy file holds one array, and no key '{key}'.", "Leave the key out."))
+        text = f"{path}: a .npy file holds one array, so it has no key '{key}'."
+        raise TnmarsError(Problem(text, "Leave the key out."))
     try:
-        found = np.load(source, allow_pickle=False)
+        array = np.load(source, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise TnmarsError(f"{path}: is not an array of numpy that can be read: {error}.") from None
-    if not isinstance(found, np.ndarray):
-        raise TnmarsError(Problem(f"{path}: holds several arrays.", "Save one alone with numpy.save."))
-    return _numbers(found, str(path))
+        raise TnmarsError(f"{path}: cannot be read as a numpy array: {error}.") from None
+    if not isinstance(array, np.ndarray):
+        raise TnmarsError(Problem(f"{path}: holds several arrays.", "Save a single one with numpy.save."))
+    return _numbers(array, str(path))
 
 
 def _safetensor(source: Path, key: str | None) -> Tensor:
@@ -72,25 +76,25 @@ def _safetensor(source: Path, key: str | None) -> Tensor:
                 text = f"{source}: there is no tensor '{key}'." if key else f"{source}: holds {len(keys)} tensors."
                 hint = f"Give the key of one: {listing(keys)}.{nearest(key or '', keys)}"
                 raise TnmarsError(Problem(text, hint))
-            found: Tensor = opened.get_tensor(key)
-            return _real(found, str(source))
+            tensor: Tensor = opened.get_tensor(key)
+            return _real(tensor, str(source))
     except (SafetensorError, OSError) as error:
-        raise TnmarsError(f"{source}: is not a file of safetensors that can be read: {error}.") from None
+        raise TnmarsError(f"{source}: cannot be read as a safetensors file: {error}.") from None
 
 
-def _numbers(found: Any, source: str) -> Tensor:
-    if found.dtype.kind not in "biuf":
-        raise TnmarsError(f"{source}: has entries of type {found.dtype}, which are no real numbers.")
-    kind = np.dtype("float64") if found.dtype.kind == "f" and found.dtype.itemsize > WIDEST else found.dtype
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as that
-        plain = np.ascontiguousarray(found.astype(kind.newbyteorder("=")))
-    return torch.from_numpy(plain.reshape(found.shape))
+def _numbers(array: Any, source: str) -> Tensor:
+    if array.dtype.kind not in "biuf":
+        raise TnmarsError(f"{source}: entries must be real numbers, but have type {array.dtype}.")
+    kind = np.dtype("float64") if array.dtype.kind == "f" and array.dtype.itemsize > WIDEST else array.dtype
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinite, and infinite entries are refused
+        plain = np.ascontiguousarray(array.astype(kind.newbyteorder("=")))
+    return torch.from_numpy(plain.reshape(array.shape))
 
 
-def _real(found: Tensor, source: str) -> Tensor:
-    if found.is_complex():
-        raise TnmarsError(f"{source}: has complex entries, and only real numbers are fitted.")
-    return found
+def _real(tensor: Tensor, source: str) -> Tensor:
+    if tensor.is_complex():
+        raise TnmarsError(f"{source}: entries must be real numbers, but have type {tensor.dtype}.")
+    return tensor
 
 
 def as_tensor(value: object, what: str) -> Tensor:
@@ -105,18 +109,19 @@ def as_tensor(value: object, what: str) -> Tensor:
 
 
 def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out: Tensor | None = None) -> Target:
-    """What is to be fitted of a tensor; entries that are NaN are not known.
+    """The entries of a tensor to fit. Entries that are NaN are unknown.
 
-    `observed` says which entries may be used, `held_out` which may not; what is known, but may not be used, is unseen.
+    `observed` marks the entries that may be fitted, `held_out` those that may not. An entry that is known and may not
+    be fitted is unseen.
     """
     _check_shape(graph, given)
     values = by_modes(graph, given.double())
     known = ~values.isnan()
     seen = known.clone()
-    for mask, what, wanted in ((observed, "observed", True), (held_out, "held_out", False)):
+    for mask, what, used in ((observed, "observed", True), (held_out, "held_out", False)):
         if mask is not None:
             _check_mask(mask, given, what)
-            seen &= by_modes(graph, _flags(mask, what)) == wanted
+            seen &= by_modes(graph, _flags(mask, what)) == used
     _check_values(values, known, seen)
     values, scale = _scaled(values, values[seen])
     unseen = known & ~seen
@@ -126,11 +131,29 @@ def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out
     return Target(Data(values, seen.nonzero(), values[seen]), scale, **hidden, doubts=tuple(_gaps(graph, seen)))
 
 
-def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
-    """The values divided so that the mean square of those seen is 1, and by how much.
+def is_weight(graph: Graph, shape: tuple[int, ...]) -> bool:
+    """Whether a shape is that of the dense weight in torch's layout, if the graph's kind has one."""
+    return bool(graph.rules.layout) and shape == graph.dense_shape
 
-    First by a power of 2 about as large as the largest, which rounds nothing: the squares of very small or very large
-    numbers are none.
+
+def by_modes(graph: Graph, given: Tensor) -> Tensor:
+    """The tensor with one axis per mode, in the graph's order: the inverse of the reordering in `layer.dense()`.
+
+    A tensor with the shape of torch's weight is read in torch's layout, even if its axes could also be the modes.
+    """
+    if not is_weight(graph, tuple(given.shape)):
+        return given
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    order = [name for axis in graph.weight_axes for name in axis]
+    split = given.reshape([sizes[name] for name in order])
+    return split.permute([order.index(name) for name in sizes])
+
+
+def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
+    """The values divided so that the mean square of the seen entries is 1, and the divisor.
+
+    They are first divided by a power of 2 near the largest entry, which is exact: without it, the squares of very small
+    or very large numbers would underflow or overflow.
     """
     unit = ldexp(1.0, frexp(float(seen.abs().max()))[1] - 1)
     values, rest = values / unit, float((seen / unit).square().mean().sqrt())
@@ -138,14 +161,14 @@ def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
 
 
 def _gaps(graph: Graph, seen: Tensor) -> Iterator[str]:
-    """For each mode that has indices without any entry to be fitted, a sentence that says how many and which."""
+    """A sentence for each mode with indices that have no entry to fit: how many, and which."""
     for axis, mode in enumerate(graph.modes):
         empty = (~seen.movedim(axis, 0).flatten(1).any(1)).nonzero().flatten().tolist()
         if empty:
             first = ", ".join(map(str, empty[:NAMED])) + (", ..." if len(empty) > NAMED else "")
             yield (
-                f"mode '{mode.name}': {len(empty):,} of its {mode.size:,} indices have no entry that is fitted "
-                f"({first}), so what the layer gives there means nothing."
+                f"mode '{mode.name}': {len(empty):,} of its {mode.size:,} indices have no entry to fit ({first}), "
+                "so the layer's values there are meaningless."
             )
 
 
@@ -154,17 +177,17 @@ def _check_shape(graph: Graph, given: Tensor) -> None:
     shape = tuple(given.shape)
     if shape == tuple(sizes.values()) or is_weight(graph, shape):
         return
-    other = f" Or it is a weight in torch's layout, of shape {graph.dense_shape}." if graph.rules.layout else ""
-    raise ShapeError(Problem(f"the target has shape {shape}, but should have {_shown(sizes)}.", ORDER + other))
+    other = f" Or give a weight in torch's layout, of shape {graph.dense_shape}." if graph.rules.layout else ""
+    raise ShapeError(Problem(f"the target has shape {shape}, but must have {_shown(sizes)}.", ORDER + other))
 
 
 def _check_mask(mask: Tensor, given: Tensor, what: str) -> None:
     if mask.shape != given.shape:
-        text = f"the mask '{what}' has shape {tuple(mask.shape)}, but should have {tuple(given.shape)}."
-        raise ShapeError(Problem(text, "A mask has the shape of the target."))
+        text = f"the mask '{what}' has shape {tuple(mask.shape)}, but must have the target's, {tuple(given.shape)}."
+        raise ShapeError(text)
 
 
-ORDER = "It has one axis per mode of the spec, in the spec's order."
+ORDER = "The target has one axis per mode of the spec, in the spec's order."
 
 
 def _shown(sizes: Mapping[str, int]) -> str:
@@ -179,11 +202,11 @@ def _flags(mask: Tensor, what: str) -> Tensor:
 
 def _check_values(values: Tensor, known: Tensor, seen: Tensor) -> None:
     if bool(values.isinf().any()):
-        raise TnmarsError(Problem("the target has infinite entries.", "Entries that are not known are NaN."))
+        raise TnmarsError(Problem("the target has infinite entries.", "Mark unknown entries by NaN."))
     if not bool(known.any()):
-        raise TnmarsError(Problem("every entry of the target is NaN.", "NaN stands for an entry that is not known."))
+        raise TnmarsError(Problem("every entry of the target is NaN.", "NaN marks an unknown entry."))
     if not bool(seen.any()):
-        raise TnmarsError("the masks leave no known entry of the target to be fitted.")
+        raise TnmarsError("the masks leave no known entry of the target to fit.")
     least, most = values[seen].aminmax()
     if float(least) == float(most):
         text = f"every known entry of the target is {float(least):g}, so there are no ranks to find."

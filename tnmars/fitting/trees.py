@@ -1,4 +1,4 @@
-"""A first network for a tree: the tensor's own singular vectors across every bond, from the leaves to the root."""
+"""A first decomposition on a tree: the tensor's singular vectors across every bond, from the leaves to the root."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.fitting.network import Network
-from tnmars.fitting.removal import smaller
+from tnmars.fitting.decomposition import Decomposition, with_sizes
 from tnmars.graph import Graph, Term
 from tnmars.graph.topology import is_tree
 
 
 def has_tree(graph: Graph) -> bool:
-    """Whether the graph is one tree of bonds with two ends, each mode on one core: then one pass finds the network."""
+    """Whether one pass finds the decomposition: the graph is a single tree, and each mode is on one core."""
     if len(graph.terms) != 1 or graph.shared:
         return False
     (term,) = graph.terms
@@ -23,11 +22,11 @@ def has_tree(graph: Graph) -> bool:
     return is_tree(term) and all(len(ends[bond.name]) == 2 for bond in term.bonds)
 
 
-def tree_network(graph: Graph, values: Tensor) -> Network:
-    """The tensor projected on its first singular vectors across every bond; bonds are as wide as declared, or useful.
+def hierarchical_svd(graph: Graph, values: Tensor) -> Decomposition:
+    """The tensor projected onto its first singular vectors across every bond (hierarchical SVD).
 
-    From the leaves on, what a core's subtree holds is replaced by its coordinates in as many directions as its bond
-    has slices, so the tensor gets smaller on the way (hierarchical singular value decomposition).
+    From the leaves to the root, the axes of a core's subtree are replaced by coordinates along as many directions as
+    its bond has slices, so the tensor shrinks on the way. A bond is as wide as declared, or as is useful.
     """
     (term,) = graph.terms
     edges = {core.name: core.edges for core in term.cores}
@@ -52,10 +51,10 @@ def tree_network(graph: Graph, values: Tensor) -> Network:
     return _assembled(graph, term, sizes, cores)
 
 
-def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Network:
-    found = smaller(graph, {graph.qualified(term, name): size for name, size in sizes.items()})
+def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Decomposition:
+    limited = with_sizes(graph, {graph.qualified(term, name): size for name, size in sizes.items()})
     ordered = {graph.qualified(term, core.name): cores[core.name].contiguous() for core in term.cores}
-    return Network(found, ordered, {name: name for name in found.bonds})
+    return Decomposition(limited, ordered, {name: name for name in limited.bonds})
 
 
 def _directions(matrix: Tensor, most: int) -> Tensor:
@@ -68,15 +67,15 @@ def _directions(matrix: Tensor, most: int) -> Tensor:
 
 
 def _upwards(term: Term) -> Sequence[tuple[str, str]]:
-    """Every core but one, with the bond towards that one, the root: each after all those beyond it."""
+    """Every core except the root, with its bond towards the root; a core comes after all cores beyond it."""
     ends = term.ends()
     names = [bond.name for bond in term.bonds]
     left = {core.name: [edge for edge in core.edges if edge in names] for core in term.cores}
-    found = []
+    order = []
     while len(left) > 1:
         leaf = min((name for name in left if len(left[name]) == 1), key=lambda name: list(left).index(name))
         (bond,) = left.pop(leaf)
-        found.append((leaf, bond))
+        order.append((leaf, bond))
         (other,) = (name for name in ends[bond] if name != leaf)
         left[other].remove(bond)
-    return found
+    return order

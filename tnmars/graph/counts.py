@@ -1,7 +1,7 @@
-"""Exact counts: parameters of the cores, of the dense weight and of the bias, and the compression they make.
+"""Exact counts of parameters: of the cores, of the dense weight, of the bias; and the compression that they give.
 
-Compression is counted by two rules (the MARS paper uses both): over weights alone, or with everything else a model
-holds, such as biases, added on both sides. Gate logits never count; padding never counts as dense.
+Compression is counted in two ways (the MARS paper uses both): over weights alone, or with all other parameters of a
+model, such as biases, added on both sides. Gate logits never count; padding never counts as dense.
 """
 
 from __future__ import annotations
@@ -13,34 +13,40 @@ from math import inf, isinf, prod
 from tnmars.graph.graph import Graph
 
 MOST_WRITTEN_OUT = 1e12
-"""From where on a ratio is written with a power of ten."""
+"""Above this a ratio is printed in scientific notation."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many numbers a layer holds. Counts add up, so that a model's is the sum of its layers'.
+    """The number of parameters of a layer. Counts add up, so that a model's is the sum of its layers'.
 
-    >>> layer = Count(cores=23100, dense=490000, other=625)
-    >>> f"{layer.compression:.4f} {layer.compression_with_other:.4f}"
-    '21.2121 20.6797'
+    Args:
+        cores: Parameters of the cores.
+        dense: Parameters of the dense weight that the cores stand for, without padding.
+        other: Parameters that are not decomposed and are the same before and after: biases, normalization, other
+            layers.
+
+    Example:
+        >>> layer = Count(cores=23100, dense=490000, other=625)
+        >>> f"{layer.compression:.4f} {layer.compression_with_other:.4f}"
+        '21.2121 20.6797'
     """
 
     cores: int = 0
     dense: int = 0
     other: int = 0
-    """Parameters that are not decomposed and are there before and after: biases, normalisation, untouched layers."""
 
     def __add__(self, more: Count) -> Count:
         return Count(self.cores + more.cores, self.dense + more.dense, self.other + more.other)
 
     @property
     def compression(self) -> float:
-        """Dense size over the size of the cores; infinite where no core is left, or beyond a float."""
+        """The dense size over the size of the cores; infinite if no core is left, or if it overflows a float."""
         return _ratio(self.dense, self.cores)
 
     @property
     def compression_with_other(self) -> float:
-        """The same with all other parameters on both sides: the rule of the paper's notebooks."""
+        """The same with all other parameters added on both sides, as in the paper's notebooks."""
         return _ratio(self.dense + self.other, self.cores + self.other)
 
     @property
@@ -59,7 +65,7 @@ class Count:
 
 
 def _ratio(before: int, after: int) -> float:
-    """Infinite where nothing is left, and where the ratio of two numbers is beyond what a float holds."""
+    """The ratio; infinite if nothing is left, or if it overflows a float."""
     try:
         return before / after if after else inf
     except OverflowError:
@@ -67,7 +73,19 @@ def _ratio(before: int, after: int) -> float:
 
 
 def count(graph: Graph) -> Count:
-    """The counts of one layer; its bias is the `other`."""
+    """The counts of one layer, its bias as `other`.
+
+    Args:
+        graph: The decomposed weight.
+
+    Returns:
+        The counts. Add those of several layers for a model.
+
+    Example:
+        >>> from tnmars import families
+        >>> count(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2))
+        Count(cores=28, dense=48, other=6)
+    """
     cores = sum(prod(shape) for shape in graph.cores.values())
     return Count(cores, prod(graph.dense_shape), graph.out_features if graph.has_bias else 0)
 

@@ -1,8 +1,8 @@
 """Minimum cuts: the narrowest set of edges that separates some cores from other cores and from the open edges.
 
-In go which cores each edge joins and how large it is, out comes a cut, whose size is the *product* of the sizes of its
-edges. An edge with many ends counts once. Nothing here knows of graphs, terms or roles. It is plain Python on purpose:
-importing networkx takes longer than the whole start of `tnmars check` may.
+In go the cores that each edge joins and its size, out comes a cut, whose size is the *product* of the sizes of its
+edges. An edge with many ends counts once. Nothing here knows graphs, terms or roles. It is plain Python on purpose:
+importing networkx would take longer than `tnmars check` may take in all.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _Came = dict[_Node, "_Node | None"]
 _Received = dict[_Node, dict[_Node, float]]
 
 _LEAST = 1e-9
-"""Flow is a sum of logarithms, so what rounding leaves over counts as nothing. An arc with no more than this left is
-full, which keeps the number of augmentations that of Edmonds and Karp (vertices times arcs) for any sizes. Two cuts
-are told apart when they differ by more than about one part in 10^9."""
+"""Flow is a sum of logarithms, so that rounding errors must not count as capacity. An arc with no more than this left
+is full, which bounds the number of augmentations as in Edmonds and Karp (vertices times arcs) for any sizes. Two cuts
+are distinguished if they differ by more than about one part in 10^9."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def network(ends: Mapping[str, Collection[str]], sizes: Mapping[str, int], open_
 def min_cut(net: Network, sources: Collection[str], sinks: Collection[str] = (), without: Collection[str] = ()) -> Cut:
     """The cut with the smallest product of sizes between the cores `sources` and all of `sinks` and the open edges.
 
-    A core in both is a source. The edges `without` are taken as absent. Of several such cuts it is the one nearest to
-    the sources. Where nothing leads from sources to sinks the cut is empty, and its size is 1.
+    A core in both is a source. The edges `without` are taken as absent. If there are several such cuts, the result is
+    the one nearest to the sources. If nothing leads from sources to sinks, the cut is empty and its size is 1.
 
     >>> chain = network({"i": ["A"], "r": ["A", "B"], "o": ["B"]}, {"i": 8, "r": 3, "o": 2}, ["i", "o"])
     >>> min_cut(chain, ["A"])
@@ -73,7 +73,7 @@ def min_cut(net: Network, sources: Collection[str], sinks: Collection[str] = (),
 def narrower(
     net: Network, than: int, sources: Collection[str], sinks: Collection[str] = (), without: Collection[str] = ()
 ) -> Cut | None:
-    """The cut that `min_cut` gives where its size is below `than`, else None, found without looking further."""
+    """The result of `min_cut` if its size is below `than`, else None; the search stops as soon as that is known."""
     came = _reached(net, sources, sinks, without, log(than) + _LEAST)
     found = None if came is None else _cut(net, came)
     return found if found is not None and found.size < than else None
@@ -93,7 +93,7 @@ def _cores(came: _Came) -> Iterator[str]:
 def _reached(
     net: Network, sources: Collection[str], sinks: Collection[str], without: Collection[str], enough: float
 ) -> _Came | None:
-    """The nodes that more flow can reach once no more reaches a sink; None where so much does before."""
+    """The nodes that more flow can reach once no more reaches a sink; None if more than `enough` reaches one."""
     received: _Received = {}
     total = 0.0
     while total <= enough:
@@ -111,10 +111,10 @@ def _fill(
     without: Collection[str],
     received: _Received,
 ) -> tuple[_Came, float]:
-    """Every node that more flow can reach, with the one before it, and how much of it was led to sinks on the way.
+    """Every node that more flow can reach, with the one before it, and the flow that was pushed to sinks on the way.
 
-    The search goes on behind each sink that it fills, as long as the way there has room left: a chain of small modes
-    takes one search, not one for each. Only a search that adds nothing has seen all nodes.
+    The search continues past each sink that it fills while the path to it has room left: a chain of small modes takes
+    one search, not one for each mode. Only a search that adds nothing has seen all nodes.
     """
     came: _Came = {(_CORE, core): None for core in sources}
     queue = deque(came)

@@ -1,8 +1,8 @@
-"""Two graphs side by side: which bonds and cores went, came or changed, and what that does to the counts."""
+"""Two graphs compared: which bonds and cores were removed, added or changed, and what that does to the counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
@@ -17,16 +17,45 @@ Named = tuple[str, str]
 
 @dataclass(frozen=True)
 class BondChange:
-    """A bond and its size before and after; none where it is not there."""
+    """A bond before and after: what `diff`, `summary`, `report` and `fit` say about one.
+
+    Attributes:
+        name: The name of the bond among those of its graph.
+        before: Its size before; None if it is new.
+        after: Its size after; None if it was removed, with its term or because one slice was left.
+        useful: The largest useful size; None if it is not known.
+        live: How many slices the gates keep; None without gates.
+    """
 
     name: str
     before: int | None
     after: int | None
+    useful: int | None = None
+    live: int | None = None
+
+    @property
+    def size(self) -> int | None:
+        """The size now."""
+        return self.after
+
+    @property
+    def change(self) -> str:
+        """What became of it: `added`, `removed`, `same`, `cut` or `grown`."""
+        if self.before is None or self.after is None:
+            return "added" if self.before is None else "removed"
+        return "same" if self.after == self.before else "cut" if self.after < self.before else "grown"
+
+    @property
+    def words(self) -> str:
+        """The change in a table: empty for no change, else a difference or a word."""
+        if self.before is None or self.after is None:
+            return self.change
+        return "" if self.before == self.after else f"{self.after - self.before:+,}"
 
 
 @dataclass(frozen=True)
 class CoreChange:
-    """A core with its edges and shape before and after; none where it is not there."""
+    """A core with its edges and shape before and after; None if it was added or removed."""
 
     name: str
     before: tuple[tuple[str, ...], tuple[int, ...]] | None
@@ -41,10 +70,10 @@ class CoreChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is different between two graphs."""
+    """What differs between two graphs."""
 
     heads: tuple[str, str]
-    """What the graphs are called and map."""
+    """The name and signature of each graph."""
     bonds: tuple[BondChange, ...]
     cores: tuple[CoreChange, ...]
     before: Count
@@ -52,7 +81,7 @@ class Difference:
     is_same: bool
     """Whether the graphs are equal."""
     notes: tuple[str, ...] = ()
-    """Other parts that differ: kind, modes, options."""
+    """Other parts that differ, such as the kind, modes or options."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -70,25 +99,25 @@ class Difference:
                 for core in self.cores
             ],
             "parameters": {"before": self.before.cores, "after": self.after.cores},
-            "compression": {"before": _finite(self.before.compression), "after": _finite(self.after.compression)},
+            "compression": {"before": finite(self.before.compression), "after": finite(self.after.compression)},
             "other": list(self.notes),
         }
 
     def __str__(self) -> str:
         rows = [("", "before", "after", ""), ("graph", *self.heads, "")]
-        rows += [(f"bond {bond.name}", _size(bond.before), _size(bond.after), _went(bond)) for bond in self.bonds]
+        rows += [(f"bond {bond.name}", _size(bond.before), _size(bond.after), bond.words) for bond in self.bonds]
         rows += [
             (f"core {core.name}", _core(core.before), _core(core.after), core.change if core.change != "same" else "")
             for core in self.cores
         ]
         rows.append(("parameters", f"{self.before.cores:,}", f"{self.after.cores:,}", ""))
         rows.append(("compression", self.before.sentence, self.after.sentence, ""))
-        lines = _table(rows) + list(self.notes)
+        lines = aligned(rows) + list(self.notes)
         return "\n".join([*lines, "the graphs are equal"] if self.is_same else lines)
 
 
 def difference(before: Graph, after: Graph) -> Difference:
-    """What is different between two graphs; terms, bonds and cores are matched by name.
+    """What differs between two graphs; terms, bonds and cores are matched by name.
 
     >>> from tnmars import families
     >>> large, small = (families.lowrank("linear", inputs=(8,), outputs=(6,), rank=rank) for rank in (4, 2))
@@ -111,6 +140,15 @@ def difference(before: Graph, after: Graph) -> Difference:
         before == after,
         tuple(_notes(before, after)),
     )
+
+
+def first_sizes(graph: Graph) -> dict[str, int]:
+    """The sizes of bonds before the first cut, which a pruned graph keeps as its origin; nothing for other graphs."""
+    origin = graph.origin or {}
+    sizes = origin.get("first", origin.get("sizes"))
+    if not isinstance(sizes, Mapping):
+        return {}
+    return {str(name): size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _shown(key: Named) -> str:
@@ -148,12 +186,6 @@ def _size(size: int | None) -> str:
     return "-" if size is None else f"{size:,}"
 
 
-def _went(bond: BondChange) -> str:
-    if bond.before is None or bond.after is None:
-        return "added" if bond.before is None else "removed"
-    return "" if bond.before == bond.after else f"{bond.after - bond.before:+,}"
-
-
 def _core(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> str:
     if core is None:
         return "-"
@@ -164,10 +196,18 @@ def _core_data(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> dict[str
     return None if core is None else {"edges": list(core[0]), "shape": list(core[1]), "parameters": prod(core[1])}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value for JSON, which has no infinity."""
     return value if isfinite(value) else None
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> list[str]:
+    """The lines of a table in columns; with `numbers`, all but the first column are aligned on the right.
+
+    >>> aligned([("bond", "now"), ("r1", "5")], numbers=True)
+    ['bond  now', 'r1      5']
+    """
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    place = str.rjust if numbers else str.ljust
+    lines = ([row[0].ljust(widths[0]), *map(place, row[1:], widths[1:])] for row in rows)
+    return ["  ".join(line).rstrip() for line in lines]

@@ -1,4 +1,4 @@
-"""How to split a size into modes: the heuristics that tensor-train layers use, as pure functions on integers.
+"""Ways to split a size into modes: the heuristics that tensor-train layers use, as pure functions on integers.
 
 >>> factor(256, 6, order="mixed"), factor_up(25000, 6, order="mixed")
 ((2, 2, 2, 4, 2, 4), (5, 5, 5, 6, 5, 8))
@@ -11,20 +11,32 @@ from math import log
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.graph.parts import MAX_SIZE, whole
+from tnmars.graph.parts import MAX_SIZE, as_int, is_int
 
 ORDERS = ("ascending", "descending", "mixed")
 CRITERIA = ("entropy", "variance")
 
 
 def factor(size: int, ways: int, *, order: str = "ascending", criterion: str = "entropy") -> tuple[int, ...]:
-    """`size` as a product of `ways` modes that are as equal as its prime factors allow.
+    """Modes with product `size` that are as equal as its prime factors allow.
 
-    "As equal as possible" is the largest entropy of the modes over their sum, or the smallest variance. `order` is
-    how they are then arranged: `mixed` interleaves the smaller half with the larger one.
+    Args:
+        size: The size to split, from 1 to 2^31 - 1.
+        ways: The number of modes, at least 1. If `size` has fewer prime factors, the first modes are 1.
+        order: `"ascending"` (the default), `"descending"`, or `"mixed"`, which interleaves the smaller half with the
+            larger half, so that the cores of a tensor train have similar sizes.
+        criterion: What "equal" means: `"entropy"` (the default) takes the modes with the largest entropy over their
+            sum, `"variance"` those with the smallest variance.
 
-    >>> factor(288, 5), factor(32, 2, order="descending"), factor(7, 3)
-    ((2, 3, 3, 4, 4), (8, 4), (1, 1, 7))
+    Returns:
+        The modes, as a tuple of `ways` sizes.
+
+    Raises:
+        TnmarsError: If an argument is not valid.
+
+    Example:
+        >>> factor(288, 5), factor(32, 2, order="descending"), factor(7, 3)
+        ((2, 3, 3, 4, 4), (8, 4), (1, 1, 7))
     """
     size, ways = _checked(size, ways, order, criterion)
     primes = sorted(_primes(size))
@@ -36,12 +48,25 @@ def factor(size: int, ways: int, *, order: str = "ascending", criterion: str = "
 
 
 def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str = "entropy") -> tuple[int, ...]:
-    """Modes whose product is at least `size`: the most even ones among its round-ups to 1, 10, 100, …
+    """Modes whose product is at least `size`: the most equal ones among its round-ups to 1, 10, 100, …
 
-    For a vocabulary, whose size is often an awkward number; the rest is padding.
+    Use it for a vocabulary, whose size often has large prime factors; what the modes hold beyond `size` is padding.
 
-    >>> factor_up(17200, 4, order="mixed")  # their product is 18,000
-    (10, 12, 10, 15)
+    Args:
+        size: The size to cover, from 1 to 2^31 - 1.
+        ways: The number of modes, at least 1.
+        order: How the modes are arranged, as for `factor`.
+        criterion: What "equal" means, as for `factor`.
+
+    Returns:
+        The modes, as a tuple of `ways` sizes.
+
+    Raises:
+        TnmarsError: If an argument is not valid.
+
+    Example:
+        >>> factor_up(17200, 4, order="mixed")  # their product is 18,000
+        (10, 12, 10, 15)
     """
     size, ways = _checked(size, ways, order, criterion)
     steps = [10**digit for digit in range(len(str(size)))]
@@ -51,17 +76,17 @@ def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str 
 
 
 def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int]:
-    """The size and the number of modes as Python's own numbers, where they and the other settings are right."""
-    size, ways = whole(size), whole(ways)
-    numbers = all(isinstance(value, int) and not isinstance(value, bool) for value in (size, ways))
-    if not numbers or not 1 <= size <= MAX_SIZE or ways < 1:
+    """The size and the number of modes as Python's own numbers, once all settings are checked."""
+    size, ways = as_int(size), as_int(ways)
+    if not is_int(size, 1, MAX_SIZE) or not is_int(ways, 1):
         raise TnmarsError(
-            f"cannot split {size!r} into {ways!r} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on."
+            f"cannot split {size!r} into {ways!r} modes: the size must be a whole number from 1 to {MAX_SIZE:,}, "
+            "the number of modes at least 1."
         )
     if order not in ORDERS:
-        raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
+        raise TnmarsError(f"order is {order!r}, but must be one of {', '.join(ORDERS)}.")
     if criterion not in CRITERIA:
-        raise TnmarsError(f"criterion {criterion!r} is not known; criteria: {', '.join(CRITERIA)}.")
+        raise TnmarsError(f"criterion is {criterion!r}, but must be one of {', '.join(CRITERIA)}.")
     return size, ways
 
 
@@ -77,7 +102,7 @@ def _primes(size: int) -> Iterator[int]:
 
 
 def _splits(size: int, ways: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Every ascending way to write `size` as a product of `ways` factors from `least` on."""
+    """Every ascending way to write `size` as a product of `ways` factors of at least `least`."""
     if ways == 1:
         if size >= least:
             yield (size,)

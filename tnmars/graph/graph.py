@@ -1,23 +1,26 @@
 """The graph: how a weight is decomposed into cores joined by named bonds. A frozen value, valid once built.
 
-A network is a sum of terms over the same modes; a term is a set of cores that list edges by name. An edge that three
+The weight is a sum of terms over the same modes; a term is a set of cores that list edges by name. An edge that three
 or more cores list is a hyperedge and has no class of its own: incidence is derived from the cores, never stored twice.
 Nothing here knows the name of a decomposition.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isfinite, prod
+from types import MappingProxyType
 
-from tnmars.errors import GraphError, Problem, nearest
+from tnmars.errors import GraphError, Problem
+from tnmars.graph import layer_rules, rules
 from tnmars.graph import options as layer_options
-from tnmars.graph import rules
+from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Kind, Role
 from tnmars.graph.options import OptionValue
-from tnmars.graph.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier, names, whole
+from tnmars.graph.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier
 from tnmars.graph.window import Window
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
@@ -30,132 +33,137 @@ _ROLE_ORDER = {role: at for at, role in enumerate(Role)}
 
 
 @dataclass(frozen=True)
-class Graph:
-    """A decomposed weight: its kind, its modes and the terms whose sum it is.
+class Graph(Fields):
+    """A decomposed weight: its kind, its modes, and the terms whose sum it is. A frozen, hashable value.
 
-    Kind, modes, terms, features and options make up equality; `name` and `origin` do not. What is equal in meaning is
-    stored alike: modes are grouped by role, options that are torch's defaults and features without padding are left
-    out, and a convolution's `kernel_size` is always filled in. Raises `GraphError` with every problem at once.
+    Graphs with the same meaning are equal: modes are grouped by role, options with torch's default values and features
+    without padding are dropped, and a convolution's `kernel_size` is filled in. `name` and `origin` do not count.
+    Usually `tnmars.network`, a family or a spec file makes a graph.
 
-    >>> r = Edge("r", 2)
-    >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
-    >>> g = Graph("linear", modes, (Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),))
-    >>> g.dense_shape, g.bonds
-    ((6, 8), {'r': Edge(name='r', size=2, role=<Role.BOND: 'bond'>)})
+    Args:
+        kind: What the layer does: `"linear"`, `"conv"`, `"embedding"`, `"tensor"` or `"map"`.
+        modes: The open edges. Within a role their order is that of the flattened axis, first mode slowest.
+        terms: The summands. Without any, the weight is zero.
+        shared: Names of modes that sit on several cores; each of their values selects a slice of all these cores.
+        features: Real sizes by role where the product of the modes is larger; the rest is padding.
+        kernel_size: The taps along each spatial axis of a convolution; by default the kernel modes, an axis each.
+        inputs: The inputs of a map.
+        output: The axes of a map's output.
+        options: Options of the torch layer, such as `("stride", 2)`.
+        name: A name for people.
+        origin: Where a pruned graph came from: plain data, for information only.
+
+    Raises:
+        GraphError: With every problem at once, each with the path of the part it is about.
+
+    Example:
+        >>> r = Edge("r", 2)
+        >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
+        >>> g = Graph("linear", modes, (Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),))
+        >>> g.dense_shape, g.bonds["r"].size, g.cores["B"]
+        ((6, 8), 2, (2, 6))
     """
 
-    kind: str
-    modes: tuple[Edge, ...]
-    terms: tuple[Term, ...]
-    shared: tuple[str, ...] = ()
-    features: tuple[tuple[Role, int], ...] = ()
-    kernel_size: tuple[int, ...] = ()
-    inputs: tuple[Operand, ...] = ()
-    output: tuple[Axis, ...] = ()
-    options: tuple[tuple[str, OptionValue], ...] = ()
     name: str = field(default="", compare=False)
     origin: Mapping[str, Json] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        fields = self._fields()
-        found = rules.problems(fields)
-        if not isinstance(self.name, str) or not self.name.isprintable() or len(self.name) > MAX_NAME:
-            found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
-        found += _origin_problems(self.origin)
-        if found:
-            raise GraphError(found)
-        for key, value in _canonical(fields).items():
-            object.__setattr__(self, key, value)
+        super().__post_init__()
+        problems = [*rules.problems(self), *_label_problems(self.name, self.origin)]
+        if problems:
+            raise GraphError(problems)
+        self._set(**_canonical(self))
 
     @classmethod
-    def of(cls, fields: rules.Fields, name: str = "", origin: Mapping[str, Json] | None = None) -> Graph:
+    def of(cls, given: Fields, name: str = "", origin: Mapping[str, Json] | None = None) -> Graph:
         """The graph with these fields."""
-        given = {key: getattr(fields, key) for key in fields.__dataclass_fields__}
-        given["features"] = tuple(fields.features.items())
-        given["options"] = tuple(fields.options.items())
-        return cls(**given, name=name, origin=origin)
+        return cls(**{entry.name: getattr(given, entry.name) for entry in fields(Fields)}, name=name, origin=origin)
 
-    def _fields(self) -> rules.Fields:
-        return rules.Fields(
-            self.kind,
-            tuple(self.modes),
-            tuple(self.terms),
-            names("shared is", self.shared),
-            {feature_role(role): whole(size) for role, size in self.features},  # type: ignore[misc]  # the rules look
-            tuple(map(whole, self.kernel_size)),  # type: ignore[arg-type]  # at what is no number
-            tuple(self.inputs),
-            tuple(names("the output has axis", axis) for axis in self.output),
-            {key: layer_options.plain(value) for key, value in self.options},
-        )
+    def with_origin(self, origin: Mapping[str, Json] | None) -> Graph:
+        """The same graph with another `origin`. Only the origin is checked, because nothing else changes."""
+        problems = _label_problems(self.name, origin)
+        if problems:
+            raise GraphError(problems)
+        noted = copy.copy(self)
+        noted._set(origin=origin)
+        return noted
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, entry.name) for entry in fields(self) if entry.compare))
+
+    def __hash__(self) -> int:
+        return self._hash  # graphs are keys of the caches of plans
 
     @property
     def rules(self) -> Kind:
-        """What this kind of layer may have."""
+        """The roles, layout and options of this kind of layer."""
         return KINDS[self.kind]
-
-    def of_role(self, role: Role) -> tuple[Edge, ...]:
-        """The modes with a role, in declared order."""
-        return tuple(mode for mode in self.modes if mode.role is role)
 
     def sizes(self, term: Term) -> dict[str, int]:
         """The size of every edge that a core of the term may list."""
-        return {edge.name: edge.size for edge in (*self.modes, *term.bonds)}
+        return {**self._mode_sizes, **term.bond_sizes}
 
     def shape(self, term: Term, core: Core) -> tuple[int, ...]:
         """The shape of a core."""
-        sizes = self.sizes(term)
-        return tuple(sizes[edge] for edge in core.edges)
+        modes, bonds = self._mode_sizes, term.bond_sizes
+        return tuple(modes[edge] if edge in modes else bonds[edge] for edge in core.edges)
+
+    @cached_property
+    def _mode_sizes(self) -> Mapping[str, int]:
+        return {mode.name: mode.size for mode in self.modes}
 
     def qualified(self, term: Term, name: str) -> str:
-        """The name of a bond or core among those of all terms: `t1.r1` where there are several terms, else `r1`."""
+        """The name of a bond or core that is unique in the graph: `t1.r1` if there are several terms, else `r1`."""
         return name if len(self.terms) == 1 else f"{term.name}.{name}"
 
-    @property
-    def bonds(self) -> dict[str, Edge]:
+    @cached_property
+    def bonds(self) -> Mapping[str, Edge]:
         """Every bond by its qualified name."""
-        return {self.qualified(term, bond.name): bond for term in self.terms for bond in term.bonds}
+        return MappingProxyType(
+            {self.qualified(term, bond.name): bond for term in self.terms for bond in term.bonds},
+        )
 
-    @property
-    def cores(self) -> dict[str, tuple[int, ...]]:
+    @cached_property
+    def cores(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of every core by its qualified name."""
-        found = {}
-        for term in self.terms:
-            sizes = self.sizes(term)
-            for core in term.cores:
-                found[self.qualified(term, core.name)] = tuple(sizes[edge] for edge in core.edges)
-        return found
+        return MappingProxyType(
+            {self.qualified(term, core.name): self.shape(term, core) for term in self.terms for core in term.cores}
+        )
 
     def edges_of(self, core: str) -> tuple[str, ...]:
         """The edges of a core by its qualified name."""
-        return next(
-            found.edges for term in self.terms for found in term.cores if self.qualified(term, found.name) == core
-        )
+        return self._core_edges[core]
 
     def bonds_of(self, core: str) -> tuple[str, ...]:
-        """For each axis of a core, both by qualified name, its bond; empty for a mode."""
+        """For each axis of a core the qualified name of its bond, or an empty text for a mode."""
         return self._core_bonds[core]
 
-    def real_size(self, role: Role) -> int:
-        """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
-        return self._real[role]  # reckoned once, for a layer asks at every call
+    @cached_property
+    def _core_edges(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.qualified(term, core.name): core.edges for term in self.terms for core in term.cores}
 
     @cached_property
-    def _real(self) -> dict[Role, int]:
-        fields, given = self._fields(), dict(self.features)
-        found: dict[Role, int] = {}
-        for role in MODE_ROLES:
-            held, unit = rules.holders(fields, role)
-            found[role] = given.get(role, flat_size(held) // unit)
-        return found
-
-    @cached_property
-    def _core_bonds(self) -> dict[str, tuple[str, ...]]:
+    def _core_bonds(self) -> Mapping[str, tuple[str, ...]]:
         found = {}
         for term in self.terms:
             bonds = {bond.name: self.qualified(term, bond.name) for bond in term.bonds}
             for core in term.cores:
                 found[self.qualified(term, core.name)] = tuple(bonds.get(edge, "") for edge in core.edges)
         return found
+
+    def real_size(self, role: Role) -> int:
+        """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
+        return self._real_sizes[role]
+
+    @cached_property
+    def _real_sizes(self) -> Mapping[Role, int]:
+        given = dict(self.features)
+        sizes: dict[Role, int] = {}
+        for role in MODE_ROLES:
+            held, unit = self.holders(role)
+            sizes[role] = given.get(role, flat_size(held) // unit)
+        return sizes
 
     @property
     def in_features(self) -> int:
@@ -169,19 +177,19 @@ class Graph:
     def vocab(self) -> int:
         return self.real_size(Role.LOOKUP)
 
-    @property
+    @cached_property
     def tap_groups(self) -> tuple[tuple[int, ...], ...]:
         """For each kernel mode, the spatial axes that it holds."""
-        found = rules.tap_groups([mode.size for mode in self.of_role(Role.KERNEL)], self.kernel_size)
+        found = layer_rules.tap_groups([mode.size for mode in self.of_role(Role.KERNEL)], self.kernel_size)
         return tuple(found or ())
 
     @property
     def has_bias(self) -> bool:
         return bool(dict(self.options).get("bias", self.rules.has_bias))
 
-    @property
+    @cached_property
     def dense_shape(self) -> tuple[int, ...]:
-        """The shape of the weight in torch's layout, without padding; one axis per mode where torch has none."""
+        """The shape of the weight in torch's layout, without padding; one axis per mode if torch has no layout."""
         if not self.rules.layout:
             return tuple(mode.size for mode in self.modes)
         axes = [self.kernel_size if role is Role.KERNEL else (self.real_size(role),) for role in self.rules.layout]
@@ -192,7 +200,7 @@ class Graph:
         """The modes on each axis of the dense weight, in torch's order, before padding is cut off.
 
         One axis for each role of the kind's layout, patch modes on the axis of the inputs; a role without modes has an
-        empty axis. One axis per mode where torch has no layout.
+        empty axis. One axis per mode if torch has no layout.
         """
         if not self.rules.layout:
             return tuple((mode.name,) for mode in self.modes)
@@ -202,12 +210,12 @@ class Graph:
     @cached_property
     def weight_lengths(self) -> tuple[int, ...]:
         """The length of each of the `weight_axes` once padding is cut off; `dense_shape` splits them further."""
-        modes = {mode.name: mode for mode in self.modes}
-        padding = self.padding
+        roles = {mode.name: mode.role for mode in self.modes}
         lengths = []
         for axis in self.weight_axes:
-            role = modes[axis[0]].role if axis else None
-            lengths.append(padding[role][1] if role in padding else prod(modes[name].size for name in axis))
+            held = prod(self._mode_sizes[name] for name in axis)
+            _, real = self.padding.get(roles[axis[0]], (held, held)) if axis else (held, held)
+            lengths.append(real)
         return tuple(lengths)
 
     @cached_property
@@ -217,21 +225,21 @@ class Graph:
 
     @cached_property
     def window(self) -> Window:
-        """The kernel with its stride, dilation and padding; without axes where the layer is not a convolution."""
+        """The kernel with its stride, dilation and padding; it has no axes if the layer is not a convolution."""
         return Window.of(self.kernel_size, dict(self.options))
 
-    @property
-    def padding(self) -> dict[Role, tuple[int, int]]:
+    @cached_property
+    def padding(self) -> Mapping[Role, tuple[int, int]]:
         """For each padded axis, the entries that its modes hold and how many of them are real."""
-        found = {}
+        padded = {}
         for role, real in self.features:
-            held, unit = rules.holders(self._fields(), role)
-            found[held[0].role] = (flat_size(held), real * unit)
-        return found
+            held, unit = self.holders(role)
+            padded[held[0].role] = (flat_size(held), real * unit)
+        return MappingProxyType(padded)
 
     @property
     def signature(self) -> str:
-        """What the layer maps to what, in numbers."""
+        """The sizes of the layer's input and output, as text."""
         if self.kind == "linear":
             return f"{self.in_features} -> {self.out_features}"
         if self.kind == "conv":
@@ -244,7 +252,7 @@ class Graph:
         return shape
 
     def with_terms(self, terms: Sequence[Term]) -> Graph:
-        """The same graph with other terms over its modes; a mode that none of them shares is no longer shared."""
+        """The same graph with other terms. A mode that no term has on two cores is no longer shared."""
         ends = [term.ends() for term in terms]
         shared = tuple(name for name in self.shared if any(len(found.get(name, ())) > 1 for found in ends))
         return replace(self, terms=tuple(terms), shared=shared)
@@ -269,32 +277,25 @@ class Graph:
         return "\n".join(lines)
 
 
-def feature_role(name: str) -> Role:
-    """The role of that name. Raises `GraphError` where there is none."""
-    known = [str(role) for role in MODE_ROLES]
-    if name not in known:
-        text = f"features has no role '{name}'."
-        raise GraphError(Problem(text, f"Roles: {', '.join(known)}.{nearest(str(name), known)}"))
-    return Role(name)
-
-
 def _option(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
 
 
-def _origin_problems(origin: object) -> list[Problem]:
-    """What a spec file could not carry: `origin` is plain data with identifiers as its keys."""
-    if origin is None:
-        return []
-    if (
-        not isinstance(origin, Mapping)
-        or not all(map(is_identifier, origin))
-        or not all(map(_is_data, origin.values()))
+def _label_problems(name: object, origin: object) -> list[Problem]:
+    """What a spec file could not carry: a name is one line, `origin` plain data with identifiers as its keys."""
+    found = []
+    if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
+        found.append(
+            Problem("the graph's name must be one line of text.", f"It may have up to {MAX_NAME} printable characters.")
+        )
+    if origin is not None and not (
+        isinstance(origin, Mapping) and all(map(is_identifier, origin)) and all(map(_is_data, origin.values()))
     ):
-        return [Problem("origin is not plain data.", "It is a table of names with numbers, text, lists and tables.")]
-    return []
+        hint = "Use a table of names with numbers, text, lists and tables."
+        found.append(Problem("origin must be plain data.", hint))
+    return found
 
 
 def _is_data(value: object) -> bool:
@@ -305,27 +306,23 @@ def _is_data(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value))
 
 
-def _canonical(fields: rules.Fields) -> dict[str, object]:
-    """The fields in the form in which equal graphs are equal values."""
-    kind = KINDS[fields.kind]
-    modes = tuple(sorted(fields.modes, key=lambda mode: _ROLE_ORDER[mode.role]))
-    kernel_size = fields.kernel_size
+def _canonical(given: Fields) -> dict[str, object]:
+    """The fields that are stored in one way only, so that equal graphs are equal values."""
+    kind = KINDS[given.kind]
+    modes = tuple(sorted(given.modes, key=lambda mode: _ROLE_ORDER[mode.role]))
+    kernel_size = given.kernel_size
     if kind.is_spatial and not kernel_size:
-        kernel_size = tuple(mode.size for mode in fields.of_role(Role.KERNEL))
-    sized = replace(fields, kernel_size=kernel_size)
-    features = {}
+        kernel_size = tuple(mode.size for mode in given.of_role(Role.KERNEL))
+    stated, features = dict(given.features), {}
     for role in kind.sized:
-        held, unit = rules.holders(sized, role)
-        if role in fields.features and fields.features[role] * unit != flat_size(held):
-            features[role] = fields.features[role]
-    rows = features.get(Role.LOOKUP, flat_size(fields.of_role(Role.LOOKUP)))
+        held, unit = given.holders(role)  # patch modes, whose unit is their taps, always state kernel_size
+        if role in stated and stated[role] * unit != flat_size(held):
+            features[role] = stated[role]
+    rows = features.get(Role.LOOKUP, flat_size(given.of_role(Role.LOOKUP)))
     return {
         "modes": modes,
-        "terms": fields.terms,
-        "shared": tuple(mode.name for mode in modes if mode.name in fields.shared),
+        "shared": tuple(mode.name for mode in modes if mode.name in given.shared),
         "features": tuple(features.items()),
         "kernel_size": kernel_size,
-        "inputs": fields.inputs,
-        "output": fields.output,
-        "options": layer_options.canonical(kind, fields.options, rows),
+        "options": layer_options.canonical(kind, dict(given.options), rows),
     }

@@ -1,7 +1,6 @@
-"""What a weight may do: the kinds of layer, the roles of open edges, and the options that each kind takes.
+"""Tables of what a weight can do: the kinds of layer, the roles of open edges, and the options of each kind.
 
-These tables are data. The graph's checks, the spec reader and the JSON Schema all read them, so that a new role or
-option is one line here.
+The graph's rules, the spec reader and the JSON Schema all read them, so that a new role or option is one line here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,23 @@ from enum import Enum
 
 
 class Role(str, Enum):
-    """What an edge is for. Every role but `BOND` is that of a mode, an open edge."""
+    """What an edge is for. A bond joins cores; every other role belongs to a mode, which is an open edge.
+
+    A role equals its text, so that `"in"` may be given for `Role.IN`.
+
+    Attributes:
+        IN: Input features or channels.
+        LOOKUP: Rows of an embedding table.
+        PATCH: Input channels times all taps of a convolution, in the order of `torch.nn.Unfold`.
+        KERNEL: Taps of a convolution.
+        OUT: Output features or channels.
+        FREE: Axes of a plain tensor.
+        BOND: Joins two or more cores; its size is what users call a rank.
+
+    Example:
+        >>> Role("in") is Role.IN, Role.OUT == "out"
+        (True, True)
+    """
 
     IN = "in"
     LOOKUP = "lookup"
@@ -39,10 +54,10 @@ ROLE_MEANING = {
 
 @dataclass(frozen=True)
 class Option:
-    """A setting of a layer, named as in torch. `form` says which values it takes, see `tnmars.options`."""
+    """A setting of a layer, named as in torch. `takes` says which values, see `tnmars.graph.options`."""
 
     name: str
-    form: str
+    takes: str
     default: object
     meaning: str
 
@@ -56,16 +71,17 @@ BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to t
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")
 MODE = Option("mode", "bag", None, "'sum' or 'mean' of the rows of each bag; without it, each row by itself")
 BAGS = ("sum", "mean")
-"""What may be made of the rows of a bag."""
+"""The ways to combine the rows of a bag."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a weight does: which roles its modes have, which of its axes may be padded, and which options it takes.
 
-    `needs` lists the groups of roles of which each must be present; `may` the optional ones.
-    `sized` lists the roles whose flat axis may be shorter than the product of its modes, the rest being padding.
-    `layout` is torch's order of the weight's axes, `KERNEL` standing for all spatial ones; empty: one axis per mode.
+    `needs` lists groups of roles, of each of which at least one must be present; `may` lists the optional roles.
+    `sized` lists the roles whose flat axis may be shorter than the product of its modes; the rest is padding.
+    `layout` is torch's order of the weight's axes, where `KERNEL` stands for all spatial ones; if it is empty, the
+    weight has one axis per mode.
     """
 
     name: str

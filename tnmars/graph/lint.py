@@ -1,7 +1,7 @@
 """Warnings about a graph that is valid but wasteful: in goes a `Graph`, out come problems with the paths of `rules`.
 
-The main one is a bond wider than it can use. Nothing here imports networkx or numpy, for `tnmars check` runs it at
-every start; nothing here knows a plan, so the memory that a contraction takes is not linted here.
+The main one is a bond that is larger than useful. Nothing here imports networkx or NumPy, because `tnmars check` runs
+it at every start. Plans are not known here, so the memory that a contraction takes is not checked.
 """
 
 from __future__ import annotations
@@ -16,73 +16,88 @@ from tnmars.graph.graph import Graph, Term
 from tnmars.graph.kinds import Role
 
 MAX_BONDS = 200
-"""Up to how many bonds, those of equal terms counted once, useful sizes are computed."""
+"""The number of bonds, those of equal terms counted once, up to which useful sizes are computed."""
 
-Alike = dict[Term, list[str]]
-"""For each term that differs from the others in more than its name, the names of all terms like it."""
+Equal = dict[Term, list[str]]
+"""For each term that differs from the others in more than its name, the names of all terms equal to it."""
 
 
 def lint(graph: Graph) -> tuple[Problem, ...]:
-    """Every warning about a graph, those about the whole of it first; empty where there is nothing to say.
+    """Every warning about a graph, those about the whole graph first.
 
-    Terms with the same bonds and cores are looked at once.
+    Args:
+        graph: The graph. Terms with the same bonds and cores are checked once.
 
-    >>> from tnmars.graph import Core, Edge
-    >>> modes = (Edge("i", 4, Role.IN), Edge("o", 10, Role.OUT))
-    >>> term = Term("main", (Edge("r", 6),), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
-    >>> [problem.text for problem in lint(Graph("linear", modes, (term,)))][1]
-    "bond 'r' has size 6, but can use at most 4."
+    Returns:
+        The warnings; empty if there are none. Each has a path, as the problems of a `GraphError` have.
+
+    Example:
+        >>> from tnmars.graph import Core, Edge
+        >>> modes = (Edge("i", 4, Role.IN), Edge("o", 10, Role.OUT))
+        >>> term = Term("main", (Edge("r", 6),), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
+        >>> [problem.text for problem in lint(Graph("linear", modes, (term,)))][1]
+        "bond 'r' has size 6, but can use at most 4."
     """
-    alike = _alike(graph)
+    equal = _equal_terms(graph)
     return (
         *_no_terms(graph),
         *_padding(graph),
         *_parameters(graph),
-        *(problem for term, names in alike.items() for problem in _parts(graph, term, names)),
-        *_bonds(graph, alike),
+        *(problem for term, names in equal.items() for problem in _parts(graph, term, names)),
+        *_bonds(graph, equal),
     )
 
 
 def useful_size(graph: Graph, term: Term, bond: str) -> int:
-    """The size from which on a bond adds parameters, but no weight that it could not give already.
+    """The largest useful size of a bond: a larger one adds parameters, but no weight that was out of reach before.
 
-    The rest of the term counts with the sizes it has. Each end of the bond passes on at most what fits through the
-    narrowest cut between it and all modes and other ends. For two ends the smaller of the two bounds holds. For more,
-    the slices are products of what the ends pass on, and one end may take the rest: the product of all bounds but the
-    largest. A mode that all ends share does not count, for each of its values has slices of its own.
+    All other edges keep their sizes. Each end of the bond passes on at most what fits through the narrowest cut
+    between it and all modes and other ends. With two ends, the smaller of the two bounds holds. With more, the slices
+    are products of what the ends pass on, and one end may take the rest: the bound is the product of all bounds except
+    the largest. A mode that all ends share does not count, because each of its values has slices of its own.
 
-    Raises `GraphError` where the term has no such bond.
+    Args:
+        graph: The graph.
+        term: One of its terms.
+        bond: The name of a bond of that term.
 
-    >>> from tnmars.graph import Core, Edge
-    >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
-    >>> cp = Term("main", (Edge("r", 50),), (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r"))))
-    >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
-    12
+    Returns:
+        The size.
+
+    Raises:
+        GraphError: If the term has no such bond.
+
+    Example:
+        >>> from tnmars.graph import Core, Edge
+        >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
+        >>> cp = Term("main", (Edge("r", 50),), (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r"))))
+        >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
+        12
     """
     return _useful(cut.size for cut in topology.cut(graph, term, bond).values())
 
 
 def has_bounds(graph: Graph) -> bool:
-    """Whether the graph has few enough bonds for their useful sizes to be computed in passing."""
-    return sum(len(term.bonds) for term in _alike(graph)) <= MAX_BONDS
+    """Whether the graph has few enough bonds for their useful sizes to be computed on every check."""
+    return sum(len(term.bonds) for term in _equal_terms(graph)) <= MAX_BONDS
 
 
 def _useful(bounds: Iterable[int]) -> int:
-    """The product of all bounds but the largest: of two, the smaller."""
+    """The product of all bounds except the largest: of two, the smaller."""
     sizes = list(bounds)
     return prod(sizes) // max(sizes)
 
 
-def _alike(graph: Graph) -> Alike:
+def _equal_terms(graph: Graph) -> Equal:
     first: dict[object, Term] = {}
-    names: Alike = {}
+    names: Equal = {}
     for term in graph.terms:
         names.setdefault(first.setdefault((term.bonds, term.cores), term), []).append(term.name)
     return names
 
 
 def _of(graph: Graph, names: list[str]) -> str:
-    """Which terms a warning is about, where that is not clear."""
+    """Which terms a warning is about, if the graph has several."""
     if len(graph.terms) == 1:
         return ""
     return f" of term '{names[0]}'" if len(names) == 1 else f" of {len(names)} equal terms ({listing(names)})"
@@ -92,7 +107,7 @@ def _no_terms(graph: Graph) -> Iterator[Problem]:
     if not graph.terms:
         yield Problem(
             "the graph has no terms, so its weight is zero.",
-            "Such a layer is its bias alone; give it a term for it to depend on its input.",
+            "Such a layer returns its bias alone; add a term to make it depend on its input.",
         )
 
 
@@ -137,18 +152,18 @@ def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
             )
 
 
-def _bonds(graph: Graph, alike: Alike) -> Iterator[Problem]:
-    """Warnings about bonds that are wider than they can use."""
-    count = sum(len(term.bonds) for term in alike)
+def _bonds(graph: Graph, equal: Equal) -> Iterator[Problem]:
+    """Warnings about bonds that are larger than useful."""
+    count = sum(len(term.bonds) for term in equal)
     if not has_bounds(graph):
-        different = f" in {plural(len(alike), 'different term')}" if len(alike) < len(graph.terms) else ""
+        different = f" in {plural(len(equal), 'different term')}" if len(equal) < len(graph.terms) else ""
         yield Problem(
             f"useful sizes are not checked: the graph has {plural(count, 'bond')}{different}; "
             f"bounds are computed up to {MAX_BONDS}.",
             "A bond may be wider than it can use without a warning.",
         )
         return
-    for term, names in alike.items():
+    for term, names in equal.items():
         yield from _wide_bonds(graph, term, names)
 
 
@@ -156,7 +171,8 @@ def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]
     sizes = graph.sizes(term)
     for bond, cuts in topology.narrow_cuts(graph, term).items():
         size = sizes[bond]
-        # A bound cut off at the size changes nothing: one such is the largest, and with two the bond uses all it has.
+        # A bound that was not computed is at least the size. One such is the largest, which is left out of the product;
+        # with two, the bond can use its whole size.
         useful = _useful(size if cut is None else cut.size for cut in cuts.values())
         if size > useful:
             reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))
@@ -173,7 +189,7 @@ def _slices(shared: tuple[str, ...]) -> str:
 
 
 def _reason(bond: str, cuts: Mapping[str, Cut | None], sizes: Mapping[str, int]) -> str:
-    """Why a bond can use no more, in terms of the cuts at its ends."""
+    """Why a larger bond is not useful, by the cuts at its ends."""
     if len(cuts) > 2:
         bounds = [f"{core} {f'{cut.size:,}' if cut else f'{sizes[bond]:,} or more'}" for core, cut in cuts.items()]
         return f"Its ends can pass on: {listing(bounds)}. It uses the product of all but the largest."

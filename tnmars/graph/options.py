@@ -1,7 +1,6 @@
-"""Options of a layer: what is wrong with a value, and its canonical form, in which equal settings are equal values.
+"""Options of a layer: what is wrong with a value, and how it is stored so that equal settings are equal values.
 
-The values are torch's: `stride=[2, 2]` is stored as 2, `padding='valid'` as 0, and a value that is torch's default is
-not stored at all.
+The values are torch's: `stride=[2, 2]` is stored as 2, `padding='valid'` as 0, and torch's default is not stored.
 """
 
 from __future__ import annotations
@@ -10,50 +9,46 @@ from collections.abc import Iterator, Mapping
 
 from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.graph.kinds import BAGS, Kind, Option
-from tnmars.graph.parts import MAX_SIZE, whole
+from tnmars.graph.parts import MAX_SIZE, as_int, is_int
 
 OptionValue = int | str | tuple[int, ...]
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_SIZE
-
-
 def plain(value: object) -> object:
-    """A value with numpy's whole numbers, also in a list, made Python's own."""
-    return type(value)(map(whole, value)) if isinstance(value, (list, tuple)) else whole(value)
+    """A value with NumPy's integers, also in a list, as Python's own."""
+    return type(value)(map(as_int, value)) if isinstance(value, (list, tuple)) else as_int(value)
 
 
 def _axes_problem(option: Option, value: object, spatial: int, least: int) -> str:
-    if _is_whole(value, least):
+    if is_int(value, least, MAX_SIZE):
         return ""
-    if isinstance(value, (list, tuple)) and all(_is_whole(entry, least) for entry in value):
+    if isinstance(value, (list, tuple)) and all(is_int(entry, least, MAX_SIZE) for entry in value):
         if len(value) == spatial:
             return ""
         return f"option '{option.name}' has {plural(len(value), 'number')} for a kernel of {spatial} spatial axes."
-    return f"option '{option.name}' is {value!r}, which is not a whole number from {least} on, nor a list of them."
+    return f"option '{option.name}' is {value!r}, but must be a whole number of at least {least}, or a list of them."
 
 
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:
-    """What is wrong with the value of an option for a layer with `spatial` spatial axes, if anything."""
+    """The problem of an option's value for a layer with `spatial` spatial axes, or None."""
     if value is None and option.default is None:
         return None
     text = ""
-    if option.form == "flag" and not isinstance(value, bool):
-        text = f"option '{option.name}' is {value!r}, which is neither true nor false."
-    elif option.form == "index" and not (isinstance(value, int) and not isinstance(value, bool)):
-        text = f"option '{option.name}' is {value!r}, which is not a row number."
-    elif option.form == "bag" and value not in BAGS:
-        text = f"option '{option.name}' is {value!r}, which is neither 'sum' nor 'mean'."
-    elif option.form == "axes":
+    if option.takes == "flag" and not isinstance(value, bool):
+        text = f"option '{option.name}' is {value!r}, but must be true or false."
+    elif option.takes == "index" and not is_int(value):
+        text = f"option '{option.name}' is {value!r}, but must be a row number."
+    elif option.takes == "bag" and value not in BAGS:
+        text = f"option '{option.name}' is {value!r}, but must be 'sum' or 'mean'."
+    elif option.takes == "axes":
         text = _axes_problem(option, value, spatial, least=1)
-    elif option.form == "padding" and value not in ("same", "valid"):
+    elif option.takes == "padding" and value not in ("same", "valid"):
         text = _axes_problem(option, value, spatial, least=0)
     return Problem(text, f"It takes: {option.meaning}.") if text else None
 
 
 def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -> Iterator[Problem]:
-    """Everything wrong with the options given to a layer with so many spatial axes and rows."""
+    """Every problem of the options of a layer with this number of spatial axes and rows."""
     known = {option.name: option for option in kind.options}
     for key, value in given.items():
         if key not in known:
@@ -66,22 +61,22 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
         found = value_problem(known[key], value, spatial)
         if found is not None:
             yield found.under(key)
-        elif known[key].form == "index" and isinstance(value, int) and not -rows <= value < rows:
+        elif known[key].takes == "index" and isinstance(value, int) and not -rows <= value < rows:
             yield Problem(
                 f"option '{key}' is {value}, but the table has {rows:,} rows.",
-                f"It may be from {-rows} to {rows - 1}.",
+                f"It must be from {-rows} to {rows - 1}.",
                 path=(key,),
             )
     if given.get("padding") == "same" and given.get("stride", 1) not in (1, [1] * spatial, (1,) * spatial):
         yield Problem(
-            "padding 'same' does not go with a stride other than 1.",
+            "padding 'same' requires a stride of 1.",
             "torch refuses it too: give the padding in numbers.",
             path=("padding",),
         )
 
 
 def canonical(kind: Kind, given: Mapping[str, object], rows: int) -> tuple[tuple[str, OptionValue], ...]:
-    """The options that differ from torch's defaults, in the order of the kind's table, each in its shortest form."""
+    """The options that differ from torch's defaults, in the order of the kind's table, each as short as possible."""
     kept: list[tuple[str, OptionValue]] = []
     for option in kind.options:
         if option.name not in given:
@@ -89,9 +84,9 @@ def canonical(kind: Kind, given: Mapping[str, object], rows: int) -> tuple[tuple
         value = given[option.name]
         if isinstance(value, (list, tuple)):
             value = value[0] if value and len(set(value)) == 1 else tuple(value)
-        if option.form == "padding" and value == "valid":
+        if option.takes == "padding" and value == "valid":
             value = 0
-        if option.form == "index" and isinstance(value, int) and value < 0:
+        if option.takes == "index" and isinstance(value, int) and value < 0:
             value += rows
         if value != option.default and isinstance(value, (int, str, tuple)):
             kept.append((option.name, value))

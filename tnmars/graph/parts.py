@@ -1,19 +1,25 @@
 """The parts of a graph: edges, cores, terms and the operands of a map. Frozen values, checked when built.
 
-A part knows nothing of the graph around it: whether an edge is declared, or how many cores it joins, is checked by
-`tnmars.rules` where the parts come together.
+A part does not know the graph around it: whether an edge is declared, or how many cores it joins, is checked by
+`tnmars.graph.rules` where the parts come together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import inf, prod
 from operator import index
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 MAX_SIZE = 2**31 - 1
 MAX_ENTRIES = 2**63 - 1
@@ -23,9 +29,9 @@ MAIN = "main"
 NAME_RULE = "Names are made of letters, digits and '_', do not start with a digit, and have at most 100 characters."
 
 WORD = "[A-Za-z_][A-Za-z0-9_]*"
-"""What a name looks like, as a regular expression."""
+"""A name as a regular expression."""
 IDENTIFIER = WORD.replace("*", "{0,99}")
-"""The same with its length."""
+"""A name as a regular expression that also limits its length."""
 
 Axis = tuple[str, ...]
 """One axis of an operand: one name, or several flattened together, first slowest."""
@@ -41,7 +47,7 @@ def is_identifier(name: object) -> bool:
 
 
 def name_problem(what: str, name: object) -> Problem | None:
-    """What is wrong with a name, if anything."""
+    """The problem of a name, or None."""
     if is_identifier(name):
         return None
     shown = repr(name) if len(repr(name)) < 60 else repr(name)[:57] + "..."
@@ -52,35 +58,44 @@ def name_problem(what: str, name: object) -> Problem | None:
 
 
 def size_problem(what: str, size: object) -> Problem | None:
-    """What is wrong with a size, if anything."""
-    if isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SIZE:
+    """The problem of a size, or None."""
+    if is_int(size, 1, MAX_SIZE):
         return None
-    shown = f"{size:,}" if isinstance(size, int) and not isinstance(size, bool) else repr(size)
-    return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
+    shown = f"{size:,}" if is_int(size) else repr(size)
+    return Problem(f"{what} has size {shown}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
 
 
-def whole(value: object) -> object:
-    """The whole number that `value` is, numpy's included, as Python's own; anything else as it is.
+def is_int(value: object, least: float = -inf, most: float = inf) -> TypeIs[int]:
+    """Whether a value is an integer between two bounds. A bool is not one, although Python says so.
+
+    >>> is_int(4), is_int(4, least=5), is_int(True), is_int(4.0)
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def as_int(value: object) -> object:
+    """An integer of any library, such as NumPy, as Python's own; any other value unchanged, a bool included.
 
     >>> import numpy
-    >>> whole(numpy.int64(4)), whole(4.0), whole(True)
+    >>> as_int(numpy.int64(4)), as_int(4.0), as_int(True)
     (4, 4.0, True)
     """
     if isinstance(value, bool):
         return value
     try:
-        return index(value)  # type: ignore[arg-type]  # what is no number is caught
+        return index(value)  # type: ignore[arg-type]  # anything else raises, and is returned as it is
     except TypeError:
         return value
 
 
 def is_list(value: object) -> bool:
-    """Whether a value has entries, and is not a text, whose entries would be letters."""
+    """Whether a value has entries and is not text, whose entries would be letters."""
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
-def names(what: str, given: Iterable[str]) -> tuple[str, ...]:
-    """The entries of a list of names. Raises where it is one text, which would be taken for a list of letters."""
+def name_list(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    """The entries of a list of names. Raises `GraphError` for text, which would be a list of letters."""
     if not is_list(given):
         raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
     return tuple(given)
@@ -92,9 +107,29 @@ def _raise(problems: Iterator[Problem | None]) -> None:
         raise GraphError(found)
 
 
+class Value:
+    """A frozen dataclass with cached properties, which stay out of pickles and copies as they do out of equality."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Edge:
-    """A named index with a size: a bond, or a mode with a role."""
+    """A named index with a size: a bond, or a mode with a role.
+
+    Args:
+        name: An identifier of at most 100 characters.
+        size: The number of values of the index, at least 1. For a bond, users call it the rank.
+        role: What the edge is for: `Role.BOND`, the default, or the role of a mode, also as text such as `"in"`.
+
+    Raises:
+        GraphError: If the name, the size or the role is not valid.
+
+    Example:
+        >>> Edge("r", 4).is_bond, str(Edge("i", 8, "in"))
+        (True, 'i=8')
+    """
 
     name: str
     size: int
@@ -105,7 +140,7 @@ class Edge:
         if self.role not in known:
             raise GraphError(Problem(f"edge '{self.name}' has role {self.role!r}.", f"Roles: {', '.join(known)}."))
         object.__setattr__(self, "role", Role(self.role))
-        object.__setattr__(self, "size", whole(self.size))
+        object.__setattr__(self, "size", as_int(self.size))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -123,13 +158,25 @@ class Edge:
 
 @dataclass(frozen=True)
 class Core:
-    """A learned tensor with one axis for each edge that it lists, in that order."""
+    """A learned tensor with one axis for each edge that it lists, in that order.
+
+    Args:
+        name: An identifier; with the term's name in front where there are several terms, it is the state-dict key.
+        edges: The names of the edges, each once. Sizes belong to the edges, so that they cannot disagree.
+
+    Raises:
+        GraphError: If a name is not an identifier, or an edge is listed twice.
+
+    Example:
+        >>> print(Core("A", ("i", "r")))
+        A[i, r]
+    """
 
     name: str
     edges: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", names(f"core '{self.name}' lists", self.edges))
+        object.__setattr__(self, "edges", name_list(f"core '{self.name}' lists", self.edges))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -143,7 +190,7 @@ class Core:
             if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
-                    "A core lists an edge once; for a trace, put an identity between, or use another bond.",
+                    "A core must list an edge once; for a trace, put an identity core between, or use another bond.",
                     path=(at,),
                 )
             seen.add(edge)
@@ -153,8 +200,22 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Term:
-    """One summand of the weight: its own bonds and cores, over the modes of the graph."""
+class Term(Value):
+    """One summand of the weight: its own bonds and cores, over the modes of the graph.
+
+    Args:
+        name: An identifier. The only term of a graph that is not a sum is called `"main"`.
+        bonds: The bonds of this term, each with its size.
+        cores: The cores. An edge that two or more of them list is summed over; a bond may have any number of ends.
+
+    Raises:
+        GraphError: If two bonds or two cores have the same name, or an edge among the bonds is a mode.
+
+    Example:
+        >>> term = Term("main", (Edge("r", 2),), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
+        >>> term.ends()["r"]
+        ('A', 'B')
+    """
 
     name: str
     bonds: tuple[Edge, ...]
@@ -176,18 +237,27 @@ class Term:
         for bond in self.bonds:
             if not bond.is_bond:
                 yield Problem(
-                    f"edge '{bond.name}' has role '{bond.role}', but a term holds bonds only.",
+                    f"edge '{bond.name}' has role '{bond.role}', but a term must hold bonds only.",
                     "Modes belong to the graph: every term has the same ones.",
                     path=("bonds", bond.name),
                 )
 
-    def ends(self) -> dict[str, tuple[str, ...]]:
+    def ends(self) -> Mapping[str, tuple[str, ...]]:
         """The cores that list each edge, in the order of the cores; bonds first, in their own order."""
-        found: dict[str, list[str]] = {bond.name: [] for bond in self.bonds}
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> Mapping[str, tuple[str, ...]]:
+        ends: dict[str, list[str]] = {bond.name: [] for bond in self.bonds}
         for core in self.cores:
             for edge in core.edges:
-                found.setdefault(edge, []).append(core.name)
-        return {edge: tuple(cores) for edge, cores in found.items()}
+                ends.setdefault(edge, []).append(core.name)
+        return MappingProxyType({edge: tuple(cores) for edge, cores in ends.items()})
+
+    @cached_property
+    def bond_sizes(self) -> Mapping[str, int]:
+        """The size of every bond by its name."""
+        return MappingProxyType({bond.name: bond.size for bond in self.bonds})
 
     def __str__(self) -> str:
         return " ".join(map(str, self.cores))
@@ -195,15 +265,31 @@ class Term:
 
 @dataclass(frozen=True)
 class Operand:
-    """A named input of a map and the names on its axes."""
+    """A named input of a layer of kind `"map"`, with the names on its axes.
+
+    Args:
+        name: The name by which the input is passed.
+        axes: One tuple of names for each axis. A name is a mode with role `in`, or any other name, which is then a data
+            axis such as a batch, of any length. Several names on one axis are modes flattened together, first slowest.
+
+    Raises:
+        GraphError: If the name is not an identifier, or an axis has no name.
+
+    Example:
+        >>> print(Operand("x", (("batch",), ("i1", "i2"))))
+        x[batch, (i1 i2)]
+    """
 
     name: str
     axes: tuple[Axis, ...]
 
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
-        object.__setattr__(self, "axes", tuple(names(has, axis) for axis in self.axes))
-        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in self.axes))
+        empty = Problem(
+            f"input '{self.name}' has an axis without a name.",
+            "An axis must be a name, or several names flattened together.",
+        )
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:
@@ -220,7 +306,7 @@ def axis_text(axis: Axis) -> str:
 
 
 def parse_axis(text: str) -> Axis | None:
-    """The axis that `text` writes, or None where it is not one: the inverse of `axis_text`."""
+    """The axis that `text` describes, or None if it describes none: the inverse of `axis_text`."""
     stripped = text.strip()
     if stripped.startswith("(") and stripped.endswith(")"):
         names = tuple(stripped[1:-1].split())

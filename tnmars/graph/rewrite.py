@@ -1,26 +1,27 @@
-"""Graph to graph: bonds cut to the slices that are kept, bonds of size 1 dropped, cores merged.
+"""Graph to graph: bonds reduced to the kept slices, bonds of size 1 dropped, cores merged.
 
 A rewrite is a value: the graph after it, and for every core of that graph how it is made from cores before. So numbers
-follow in the same way whether they are weights, gradients or an optimiser's state. Nothing here holds a number.
+follow in the same way whether they are weights, gradients or an optimizer's state. Nothing here holds a number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
+from math import prod
 
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph.graph import Core, Edge, Graph, Term
-from tnmars.graph.parts import whole
+from tnmars.graph.parts import as_int, is_int
 
 Keep = Mapping[str, Sequence[int]]
-"""The kept indices of bonds, by qualified name and in rising order; a bond that is not named keeps all."""
+"""The kept indices of bonds, by qualified name and in increasing order; a bond that is not named keeps all."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A core before: its name and edges, and which indices of an axis are taken (None: all)."""
+    """A core before the rewrite: its name and edges, and the indices that are taken along each axis (None: all)."""
 
     name: str
     edges: tuple[str, ...]
@@ -29,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A core after: the product of its sources, summed over the edges that it does not have."""
+    """A core after the rewrite: the product of its sources, summed over the edges that it does not have."""
 
     name: str
     edges: tuple[str, ...]
@@ -37,7 +38,7 @@ class Piece:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is one core with entries left out, so that state that belongs to entries can follow."""
+        """Whether it is one core with entries left out, so that state of single entries can follow."""
         return len(self.sources) == 1
 
 
@@ -54,22 +55,22 @@ class Rewrite:
 
 
 def prune(graph: Graph, keep: Keep) -> Rewrite:
-    """The graph with only the kept slices; a term of which a bond keeps none is removed."""
+    """The graph with only the kept slices. A term is removed if one of its bonds keeps no slice."""
     kept = _checked(graph, keep)
     terms, origin = [], []
     for term in graph.terms:
-        wanted = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
-        if all(wanted.values()):
-            terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in wanted.items())))
-            origin.append((term, wanted))
+        slices = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
+        if all(slices.values()):
+            terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in slices.items())))
+            origin.append((term, slices))
     after = graph.with_terms(terms)
     pieces, bonds, taken = [], [], []
-    for term, (before, wanted) in zip(terms, origin, strict=True):
+    for term, (before, slices) in zip(terms, origin, strict=True):
         for core in before.cores:
-            entries = tuple(wanted.get(edge) for edge in core.edges)
+            entries = tuple(slices.get(edge) for edge in core.edges)
             source = Source(graph.qualified(before, core.name), core.edges, entries)
             pieces.append(Piece(after.qualified(term, core.name), core.edges, (source,)))
-        for name, indices in wanted.items():
+        for name, indices in slices.items():
             bonds.append((after.qualified(term, name), graph.qualified(before, name)))
             taken.append((after.qualified(term, name), indices))
     return Rewrite(after, tuple(pieces), tuple(bonds), tuple(taken))
@@ -85,17 +86,17 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
             text = f"keep names bond '{name}', which the graph does not have."
             problems.append(Problem(text, f"Bonds: {listing(list(sizes))}.{nearest(name, sizes)}"))
             continue
-        numbers = list(map(whole, indices))
-        taken = tuple(index for index in numbers if isinstance(index, int) and not isinstance(index, bool))
+        numbers = list(map(as_int, indices))
+        taken = tuple(filter(is_int, numbers))
         if len(taken) < len(numbers):
-            text = f"keep of bond '{name}' is {list(indices)!r}."
-            problems.append(Problem(text, "It lists the numbers of slices, such as [0, 2]."))
+            text = f"keep of bond '{name}' is {list(indices)!r}, but must be a list of whole numbers."
+            problems.append(Problem(text, "List the slices to keep, such as [0, 2]."))
             continue
         if any(after <= before for before, after in pairwise(taken)) or any(
             not 0 <= index < sizes[name] for index in taken
         ):
-            text = f"keep of bond '{name}' is {list(taken)}."
-            problems.append(Problem(text, f"Indices rise, from 0 to {sizes[name] - 1}."))
+            text = f"keep of bond '{name}' is {list(taken)}, but must be increasing, from 0 to {sizes[name] - 1}."
+            problems.append(Problem(text, "List each slice to keep once, in order."))
         found[name] = taken
     if problems:
         raise GraphError(problems)
@@ -126,11 +127,17 @@ def merge(graph: Graph, term: str, first: str, second: str) -> Rewrite:
 
 def _merged(term: Term, first: str, second: str) -> Term:
     cores = {core.name: core for core in term.cores}
-    ends = term.ends()
-    inner = {bond.name for bond in term.bonds if set(ends[bond.name]) <= {first, second}}
-    edges = tuple(dict.fromkeys(edge for name in (first, second) for edge in cores[name].edges if edge not in inner))
+    edges, inner = _merged_edges(term, cores[first], cores[second])
     joined = [Core(first, edges) if core.name == first else core for core in term.cores if core.name != second]
     return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in inner), tuple(joined))
+
+
+def _merged_edges(term: Term, first: Core, second: Core) -> tuple[tuple[str, ...], set[str]]:
+    """The edges of the merger of two cores, and the bonds that end on these two alone and so are summed."""
+    ends = term.ends()
+    both = dict.fromkeys((*first.edges, *second.edges))
+    inner = {edge for edge in both if edge in term.bond_sizes and set(ends[edge]) <= {first.name, second.name}}
+    return tuple(edge for edge in both if edge not in inner), inner
 
 
 def _reshaped(
@@ -155,26 +162,27 @@ def _reshaped(
 
 
 def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
-    """Pairs of neighbouring cores of a term whose merger holds fewer numbers, and how many fewer, the most first.
+    """Pairs of neighboring cores of a term whose merger holds fewer numbers, and how many fewer, the most first.
 
-    A core without edges is a neighbour of every other.
+    A core without edges is a neighbor of every other.
     """
-    found = []
+    pairs = []
     for term in graph.terms:
         sizes = graph.sizes(term)
+        for first, second in _neighbors(term):
+            edges, _ = _merged_edges(term, first, second)
+            before = sum(prod(sizes[edge] for edge in core.edges) for core in (first, second))
+            saved = before - prod(sizes[edge] for edge in edges)
+            if saved > 0:
+                pairs.append((term.name, first.name, second.name, saved))
+    return sorted(pairs, key=lambda pair: -pair[-1])
 
-        def entries(core: Core, sizes: Mapping[str, int] = sizes) -> int:
-            total = 1
-            for edge in core.edges:
-                total *= sizes[edge]
-            return total
 
-        for at, first in enumerate(term.cores):
-            for second in term.cores[at + 1 :]:
-                if first.edges and second.edges and not set(first.edges) & set(second.edges):
-                    continue
-                after = next(core for core in _merged(term, first.name, second.name).cores if core.name == first.name)
-                saved = entries(first) + entries(second) - entries(after)
-                if saved > 0:
-                    found.append((term.name, first.name, second.name, saved))
-    return sorted(found, key=lambda pair: -pair[-1])
+def _neighbors(term: Term) -> list[tuple[Core, Core]]:
+    """The pairs of cores that share an edge, or of which one has none, in the order of the cores."""
+    place = {core.name: at for at, core in enumerate(term.cores)}
+    pairs = {(place[one], place[other]) for cores in term.ends().values() for one, other in combinations(cores, 2)}
+    for at, core in enumerate(term.cores):
+        if not core.edges:
+            pairs |= {(min(at, other), max(at, other)) for other in range(len(term.cores)) if other != at}
+    return [(term.cores[one], term.cores[other]) for one, other in sorted(pairs)]

@@ -1,7 +1,7 @@
 """The shape of a term: its connected parts, its cycles, its narrowest cuts, and whether two graphs have the same one.
 
-A term is seen as a bipartite graph of cores and edges, so that an edge with many ends needs no special case. What asks
-for networkx imports it late; `parts`, `is_tree` and the cuts do without, because the linter runs at every start.
+A term is seen as a bipartite graph of cores and edges, so that an edge with many ends needs no special case. Functions
+that need networkx import it when called; `parts`, `is_tree` and the cuts do without, because `tnmars check` runs them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from tnmars.errors import GraphError, listing, nearest
-from tnmars.graph import cuts as flow
+from tnmars.errors import GraphError, Problem, listing, nearest
+from tnmars.graph import cuts
 from tnmars.graph.graph import Axis, Graph, Term
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def cycles(graph: Graph, term: Term) -> tuple[tuple[str, ...], ...]:
 
 
 def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = None) -> tuple[str, ...]:
-    """The other edges than bonds that every end of a bond lists: shared modes, for each value of which it is another.
+    """The modes that every end of a bond lists. For each of their values the bond has slices of its own.
 
     >>> from tnmars.graph import Core, Edge
     >>> common(Term("t", (Edge("r", 2),), (Core("A", ("b", "i", "r")), Core("B", ("b", "r", "o")))), "r")
@@ -104,48 +104,48 @@ def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = Non
     return tuple(sorted(set.intersection(*listed) - bonds))
 
 
-def cut(graph: Graph, term: Term, bond: str) -> dict[str, flow.Cut]:
+def cut(graph: Graph, term: Term, bond: str) -> dict[str, cuts.Cut]:
     """For each end of a bond, the narrowest cut between that core and all modes and the other ends.
 
-    The bond itself is taken as absent, so its own size has no say; the other edges count with the sizes they have.
-    So are the modes that all ends share: each value of theirs selects slices that have nothing to do with the others,
-    and the bond has to be wide enough for one at a time.
-    Raises `GraphError` where the term has no such bond.
+    The bond itself is taken as absent, so that its own size does not matter; the other edges have their sizes. Modes
+    that all ends share are absent too: each of their values selects slices that are independent of the others, and the
+    bond has to be large enough for one at a time. Raises `GraphError` if the term has no such bond.
     """
     names = [found.name for found in term.bonds]
     if bond not in names:
-        raise GraphError(f"term '{term.name}' has no bond '{bond}'. Bonds: {listing(names)}.{nearest(bond, names)}")
+        hint = f"Bonds: {listing(names)}.{nearest(bond, names)}"
+        raise GraphError(Problem(f"term '{term.name}' has no bond '{bond}'.", hint))
     net, ends = _network(graph, term), term.ends()[bond]
     absent = frozenset((bond, *common(term, bond)))
-    return {core: flow.min_cut(net, (core,), frozenset(ends), absent) for core in ends}
+    return {core: cuts.min_cut(net, (core,), frozenset(ends), absent) for core in ends}
 
 
-def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, flow.Cut | None]]:
-    """For every bond, what `cut` gives; None for an end with no cut narrower than the bond, which is quick to find."""
+def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, cuts.Cut | None]]:
+    """For every bond the result of `cut`, or None for an end that has no cut narrower than the bond. This is faster."""
     net, ends = _network(graph, term), term.ends()
     found = {}
     for bond in term.bonds:
         cores = ends[bond.name]
         others, absent = frozenset(cores), frozenset((bond.name, *common(term, bond.name, ends)))
-        found[bond.name] = {core: flow.narrower(net, bond.size, (core,), others, absent) for core in cores}
+        found[bond.name] = {core: cuts.narrower(net, bond.size, (core,), others, absent) for core in cores}
     return found
 
 
-def _network(graph: Graph, term: Term) -> flow.Network:
-    return flow.network(term.ends(), graph.sizes(term), [mode.name for mode in graph.modes])
+def _network(graph: Graph, term: Term) -> cuts.Network:
+    return cuts.network(term.ends(), graph.sizes(term), [mode.name for mode in graph.modes])
 
 
 def isomorphic(a: Graph, b: Graph) -> bool:
-    """Whether two graphs are one up to names, and up to the order of terms, of cores, and of the edges on a core.
+    """Whether two graphs are equal up to names, and up to the order of terms, of cores, and of the edges on a core.
 
-    Cores, terms, edges and data axes may be renamed. What decides about results stays: kind, options, sizes, roles,
-    the order of modes within a role (it says how an axis is split), and the inputs' names, by which they are passed.
+    Names of cores, terms, edges and data axes do not count. What decides about results does: kind, options, sizes,
+    roles, the order of modes within a role (it says how an axis is split), and the names of inputs, which callers use.
     """
     return _frame(a) == _frame(b) and _same_terms(a, b)
 
 
 def _frame(graph: Graph) -> tuple[object, ...]:
-    """Everything but the terms, with modes and data axes named by where they come first."""
+    """Everything except the terms, with modes and data axes numbered in order of appearance."""
     names: dict[str, int] = {mode.name: at for at, mode in enumerate(graph.modes)}
 
     def numbered(axes: tuple[Axis, ...]) -> tuple[tuple[int, ...], ...]:
@@ -167,10 +167,10 @@ def _same_terms(a: Graph, b: Graph) -> bool:
     """Whether the terms of two graphs with equal frames pair up."""
     if len(a.terms) != len(b.terms):
         return False
-    # Isomorphism is an equivalence, so that the first partner found is as good as any.
-    rest = [_coloured(b, term) for term in b.terms]
+    # Isomorphism is an equivalence relation, so the first match is as good as any other.
+    rest = [_colored(b, term) for term in b.terms]
     for term in a.terms:
-        one = _coloured(a, term)
+        one = _colored(a, term)
         at = next((at for at, other in enumerate(rest) if _same_term(one, other)), None)
         if at is None:
             return False
@@ -178,10 +178,10 @@ def _same_terms(a: Graph, b: Graph) -> bool:
     return True
 
 
-def _coloured(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
-    """The view of a term in which each node's `colour` is what a renaming leaves of it, and the sorted colours.
+def _colored(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
+    """The view of a term in which each node's `color` is what a renaming leaves of it, and the sorted colors.
 
-    Colours are refined by those of the neighbours (Weisfeiler and Leman), which leaves the search little to try.
+    Colors are refined by those of the neighbours (Weisfeiler and Leman), which leaves the search little to try.
     """
     import networkx as nx
 
@@ -191,7 +191,7 @@ def _coloured(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
         data["start"] = repr((what, data["size"], modes.get(name) if what == "edge" else None))
     rounds = nx.weisfeiler_lehman_subgraph_hashes(seen, node_attr="start", iterations=4)
     for node, history in rounds.items():
-        seen.nodes[node]["colour"] = history[-1]
+        seen.nodes[node]["color"] = history[-1]
     return sorted(history[-1] for history in rounds.values()), seen
 
 
@@ -200,4 +200,4 @@ def _same_term(one: tuple[list[str], nx.Graph[Node]], other: tuple[list[str], nx
 
     if one[0] != other[0]:
         return False
-    return bool(nx.is_isomorphic(one[1], other[1], node_match=lambda x, y: x["colour"] == y["colour"]))
+    return bool(nx.is_isomorphic(one[1], other[1], node_match=lambda x, y: x["color"] == y["color"]))

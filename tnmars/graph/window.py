@@ -53,7 +53,7 @@ class Window:
         return self.padding[axis], self.padding[axis]
 
     def out_length(self, length: int, axis: int) -> int:
-        """The number of output positions for an input of this length; 0 where the kernel does not fit."""
+        """The number of output positions for an input of this length; 0 if the kernel does not fit."""
         if length < 1:
             return 0
         room = length + sum(self.sides(axis)) - self.reach(axis)

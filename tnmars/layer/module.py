@@ -20,7 +20,7 @@ from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.masks import Masks
-from tnmars.layer.open_slices import Opening
+from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
@@ -201,7 +201,8 @@ class TNModule(Shell):
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
-            self.masks = Masks(self.selector, sizes, self.device, self.dtype).train(self.training)
+            costs = self._slice_costs()
+            self.masks = Masks(self.selector, sizes, self.device, self.dtype, costs).train(self.training)
 
     def cache_(self, frozen: Shell | None) -> None:
         """Lets a frozen copy compute instead, or no copy. It is not registered: it is not part of the model."""
@@ -241,9 +242,27 @@ class TNModule(Shell):
         terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
         return float(evaluate(terms, sizes)) / sum(sizes.values())
 
-    def mac_terms(self) -> tuple[Monomial, ...]:
-        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds."""
-        return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal) if self.graph.terms else ()
+    def _slice_costs(self) -> list[float]:
+        """What one slice of each bond costs while all others are there: 1, or the parameters or MACs that it holds."""
+        what = "uniform" if self.selector is None else self.selector.price
+        if what == "uniform":
+            return [1.0] * len(self.graph.bonds)
+        terms = self.mac_terms() if what == "macs" else parameter_terms(self.graph)
+        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
+        full = float(evaluate(terms, sizes))
+        return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
+
+    def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
+        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.
+
+        Under the plan for about this share of open slices; by default the layer's own.
+        """
+        if not self.graph.terms:
+            return ()
+        if share > 0.5:
+            return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal)
+        near = nearby(self.planner, level_of(max(share, 1e-6)))
+        return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""

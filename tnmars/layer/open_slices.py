@@ -1,4 +1,4 @@
-"""Only the open slices: the programs of a layer for the slices that this step's gates leave open.
+"""Programs for the slices that this step's gates leave open.
 
 A sample of hard concrete gates is mostly exact zeros, and a slice whose gate is 0 takes no part: cores are cut to the
 open slices before they are contracted. Values and gradients are the same, to rounding. Plans are made for a few levels
@@ -23,11 +23,11 @@ from tnmars.program.choice import Planner
 from tnmars.program.form import Form
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-"""The sizes that numbers of open slices are rounded up to."""
+"""Numbers of open slices are rounded up to these sizes."""
 MANY = 4
-"""With more bonds than this, all are rounded to the same share, for there would be too many programs."""
+"""With more bonds than this, all are rounded to the same share, because there would be too many programs otherwise."""
 MOST = 4096
-"""How many programs are kept."""
+"""The number of programs that are kept."""
 
 
 class Opening:
@@ -55,9 +55,7 @@ class Opening:
     def _code(self, mode: str, batch: int, sizes: Mapping[str, int]) -> Code:
         graph = self.planner.graph
         share = sum(sizes.values()) / sum(bond.size for bond in graph.bonds.values())
-        level = 0
-        while share <= 0.5 ** (level + 1):
-            level += 1
+        level = level_of(share)
         key = (mode, 0 if mode == WEIGHT else self._bucket(batch), level, *sizes.values())
         if key not in self._codes:
             if len(self._codes) >= MOST:
@@ -70,16 +68,31 @@ class Opening:
         return next(entry.batch for entry in self._buckets if batch <= entry.limit)
 
     def _form(self, mode: str, batch: int, level: int) -> Form:
-        """The form for about this share of open slices, halved `level` times."""
-        near = resized(self.planner.graph, _sizes_at(self.planner.graph, 0.5**level))
+        near = nearby(self.planner, level)
         if mode == WEIGHT:
-            return weight_forms(near, Weighing(self.planner.model), self.planner.optimizer)[0]
-        untimed = replace(self.planner, graph=near, decide=None)  # a resumed run must plan the same
-        return untimed.plan(mode, self._bucket(batch))
+            return weight_forms(near.graph, Weighing(near.model), near.optimizer)[0]
+        return near.plan(mode, self._bucket(batch))
+
+
+def level_of(share: float) -> int:
+    """How often the full size is halved before a share of open slices is more than half of what is left.
+
+    >>> level_of(1.0), level_of(0.5), level_of(0.3)
+    (0, 1, 1)
+    """
+    level = 0
+    while share <= 0.5 ** (level + 1):
+        level += 1
+    return level
+
+
+def nearby(planner: Planner, level: int) -> Planner:
+    """The planner of the graph with bonds halved `level` times. It times nothing: a resumed run must plan the same."""
+    return replace(planner, graph=resized(planner.graph, _sizes_at(planner.graph, 0.5**level)), decide=None)
 
 
 def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
-    """The slices of each bond to contract: the open ones, filled up with shut ones to a size of few.
+    """The slices of each bond to contract: the open ones, padded with closed slices up to one of a few sizes.
 
     Terms of equal shape are computed together, so they take as many slices of a bond as the one with the most.
     """

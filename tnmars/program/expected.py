@@ -1,6 +1,6 @@
 """What open slices cost: expected parameters and multiply-adds of a graph, as functions of its bonds' expected sizes.
 
-Sizes may be any numbers that multiply and add, so the same function gives exact counts for whole numbers and
+Sizes may be any numbers that multiply and add, so the same function gives exact counts for integers and
 differentiable expectations for tensors. The gates of different bonds are independent, so the expectation of a product
 of sizes is the product of the expectations.
 """
@@ -8,14 +8,17 @@ of sizes is the product of the expectations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 from tnmars.graph import Graph, Term
+from tnmars.graph.rewrite import drop_ones, prune
 from tnmars.plan.network import groups, term_label
 from tnmars.plan.steps import flat
-from tnmars.program.form import Form, measure
+from tnmars.program.choice import Planner
+from tnmars.program.form import Form, measure, total
 
 Monomial = tuple[int, tuple[str, ...]]
 """A factor, and the bonds whose sizes are multiplied with it."""
@@ -57,8 +60,20 @@ def _of_term(graph: Graph, label: str, term: Term) -> str:
     return graph.qualified(term, label.rpartition(".")[2])
 
 
+def pruned_macs(planner: Planner, sizes: Mapping[str, int]) -> int:
+    """The multiply-adds for the nominal batch once the graph's bonds are cut to these sizes, and it is re-planned.
+
+    A term with an empty bond is gone. Cores are not merged.
+    """
+    graph = drop_ones(prune(planner.graph, {name: tuple(range(size)) for name, size in sizes.items()}).graph).graph
+    if not graph.terms:
+        return 0
+    form = replace(planner, graph=graph, decide=None).plan("infer", planner.nominal)
+    return total(measure(form, batch=planner.nominal)).macs
+
+
 def evaluate(terms: Sequence[Monomial], sizes: Mapping[str, Any]) -> Any:
-    """The value of a polynomial for given sizes of the bonds: whole numbers, or tensors.
+    """The value of a polynomial for given sizes of the bonds: integers, or tensors.
 
     >>> evaluate([(3, ("r",)), (5, ("r", "s"))], {"r": 2, "s": 4})
     46

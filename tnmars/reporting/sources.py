@@ -25,8 +25,10 @@ class Source:
     """What a report needs of a model."""
 
     layers: Mapping[str, TNModule]
+    cores: int
+    """The parameters of all cores; one that several layers share counts once."""
     other: int
-    """How many parameters are no cores and no logits of gates: biases, and layers that are not compiled."""
+    """All other parameters but the logits of gates: biases, and layers that are not compiled."""
     history: Sequence[Mapping[str, Any]] = ()
     """What a checkpoint of the training loop tells of each epoch."""
 
@@ -35,7 +37,8 @@ def opened(model: object) -> Source:
     """A model, or what the file at a path holds of one. Raises `TnmarsError` where it is neither."""
     if isinstance(model, nn.Module):
         held = dict(layers(model))
-        return Source(held, _other(model.parameters(), held.values()))
+        cores = {id(value): value.numel() for layer in held.values() for value in layer.cores.parameters()}
+        return Source(held, sum(cores.values()), _other(model.parameters(), held.values()))
     if not isinstance(model, (str, Path)):
         fix = "Give an nn.Module, or the path of a file of tnmars.save or tnmars.save_checkpoint."
         raise TnmarsError(Problem(f"a {type(model).__name__} is no model.", fix))
@@ -50,11 +53,15 @@ def _other(values: Iterable[Tensor], held: Iterable[TNModule]) -> int:
 def _from_file(path: str | Path) -> Source:
     held = read(path)
     model = stored(held)
-    found = {entry["names"][0]: built(model, entry) for entry in model.layers}
+    shared: dict[int, nn.Parameter] = {}
+    found = {entry["names"][0]: built(model, entry, shared) for entry in model.layers}
     prefixes = tuple(f"{name}." if name else "" for entry in model.layers for name in entry["names"])
     rest = {id(value): value for name, value in model.tensors.items() if _counts(name, value, prefixes)}
     biases = sum(layer.bias.numel() for layer in found.values() if layer.bias is not None)
-    return Source(found, biases + sum(value.numel() for value in rest.values()), _history(held.header))
+    # Tied tensors are one object here; in the layers that were built each has its own parameter.
+    cores = {id(v): v.numel() for entry in model.layers for k, v in model.of(entry).items() if k.startswith("cores.")}
+    other = biases + sum(value.numel() for value in rest.values())
+    return Source(found, sum(cores.values()), other, _history(held.header))
 
 
 def _counts(name: str, value: Tensor, prefixes: tuple[str, ...]) -> bool:

@@ -1,13 +1,13 @@
-"""A model at a glance: of each compiled layer and bond the rank before, the largest of use, now and under the gates.
+"""A model at a glance: for each compiled layer and bond the rank before, the largest useful one, now and under gates.
 
-The result is a value that prints as a table; nothing of the model is changed.
+The result is a value that prints as a table. The model is not changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -15,70 +15,91 @@ from torch import nn
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
+from tnmars.graph.difference import BondChange, aligned, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule, layers
-from tnmars.program.expected import evaluate, parameter_terms
-
-
-@dataclass(frozen=True)
-class BondSummary:
-    """A bond: its size at first, the largest of use in this graph, the size now, and what the gates keep of it."""
-
-    name: str
-    before: int
-    useful: int | None
-    size: int | None
-    """None where the bond is gone: it kept one slice, or its cores were merged, or its term has gone."""
-    live: int | None
+from tnmars.program.expected import evaluate, pruned_macs
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """A compiled layer. `live` counts what would be left if it were pruned now, before cores are merged."""
+    """A compiled layer.
+
+    Attributes:
+        name: Its name in the model.
+        kind: Its kind: `linear`, `conv`, ...
+        signature: What it maps to what.
+        gated: Whether it has gates.
+        bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the gates
+            keep) and `useful` (the maximum useful rank).
+        parameters: The parameters of its cores.
+        live_parameters: What would be left of them if the layer were pruned now, before cores are merged.
+        shared: How many of its parameters an earlier layer holds too; the model counts these once.
+        live_shared: What would be left of those.
+        dense_parameters: The parameters of the dense weight.
+        batch: The nominal batch, which multiply-adds are for.
+        macs: Multiply-adds without gradients.
+        live_macs: The same if the layer were pruned now.
+    """
 
     name: str
     kind: str
     signature: str
     gated: bool
-    bonds: tuple[BondSummary, ...]
+    bonds: tuple[BondChange, ...]
     parameters: int
     live_parameters: int
+    shared: int
+    live_shared: int
     dense_parameters: int
     batch: int
     macs: int
-    """Multiply-adds for the nominal batch, without gradients."""
     live_macs: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        bonds = [
+            {"name": bond.name, "before": bond.before, "useful": bond.useful, "size": bond.size, "live": bond.live}
+            for bond in self.bonds
+        ]
+        return {**vars(self), "bonds": bonds}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `summary` returns."""
+    """What `summary` returns.
+
+    Attributes:
+        layers: The compiled layers, in the order of the model.
+        other: Parameters that are not in cores: biases, and layers that are not compiled. The logits of gates are not
+            counted anywhere.
+    """
 
     layers: tuple[LayerSummary, ...]
     other: int
-    """Parameters that are no cores: biases, and layers that are not compiled. Logits of gates count nowhere."""
 
     @property
     def count(self) -> Count:
-        """The numbers of the model as it is."""
-        cores = sum(layer.parameters for layer in self.layers)
+        """The numbers of the model as it is. A parameter that several layers share counts once."""
+        cores = sum(layer.parameters - layer.shared for layer in self.layers)
         return Count(cores, sum(layer.dense_parameters for layer in self.layers), self.other)
 
     @property
     def live_count(self) -> Count:
         """The numbers of the model if it were pruned now."""
-        return Count(sum(layer.live_parameters for layer in self.layers), self.count.dense, self.other)
+        cores = sum(layer.live_parameters - layer.live_shared for layer in self.layers)
+        return Count(cores, self.count.dense, self.other)
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return {
-            "layers": [asdict(layer) for layer in self.layers],
+            "layers": [layer.as_json() for layer in self.layers],
             "parameters": self.count.cores + self.other,
             "live_parameters": self.live_count.cores + self.other,
             "other": self.other,
-            "compression": _finite(self.count.compression_with_other),
-            "live_compression": _finite(self.live_count.compression_with_other),
+            "compression": finite(self.count.compression_with_other),
+            "live_compression": finite(self.live_count.compression_with_other),
         }
 
     def __str__(self) -> str:
@@ -94,69 +115,91 @@ class Summary:
 
 
 def summary(model: nn.Module) -> Summary:
-    """For each compiled layer of a model its bonds, parameters and multiply-adds; `print` shows a table."""
-    found = tuple(_layer(name, layer) for name, layer in layers(model))
-    held = {id(value) for _, layer in layers(model) for value in (*layer.cores.parameters(), *layer.logits())}
-    return Summary(found, sum(value.numel() for value in model.parameters() if id(value) not in held))
+    """For each compiled layer of a model its bonds, parameters and multiply-adds; `print` shows a table.
+
+    Args:
+        model: Any module. Layers that are not compiled only count as other parameters.
+
+    Returns:
+        A value with `layers`, `count` and `live_count`; `as_json()` gives it as plain data.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)
+        >>> found = tnmars.summary(tnmars.compile(graph, batch=16))
+        >>> found.layers[0].parameters, found.other
+        (28, 6)
+        >>> found.layers[0].bonds
+        (BondChange(name='r', before=2, after=2, useful=6, live=None),)
+    """
+    held: set[int] = set()
+    rows = []
+    for name, layer in layers(model):
+        rows.append(_layer(name, layer, held))
+        held |= {id(value) for value in layer.cores.parameters()}
+    held |= {id(value) for _, layer in layers(model) for value in layer.logits()}
+    return Summary(tuple(rows), sum(value.numel() for value in model.parameters() if id(value) not in held))
 
 
-def _layer(name: str, layer: TNModule) -> LayerSummary:
+def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
+    """The summary of a layer; `held` are the parameters of layers before it."""
     graph = layer.graph
     sizes = {bond: edge.size for bond, edge in graph.bonds.items()}
     live = {**sizes, **_live(layer)}
-    macs = layer.mac_terms()
-    left = [term.name for term in graph.terms if all(live[graph.qualified(term, bond.name)] for bond in term.bonds)]
-    numbers = count(graph)
+    parameters = dict(layer.cores.named_parameters(remove_duplicate=True))
+    left = _sizes_left(graph, live)
+    shared = {core for core, value in parameters.items() if id(value) in held}
+    macs = int(evaluate(layer.mac_terms(), sizes))
     return LayerSummary(
-        name,
-        graph.kind,
-        graph.signature,
-        layer.masks is not None,
-        tuple(_bonds(graph, sizes, live if layer.masks is not None else {})),
-        numbers.cores,
-        int(
-            evaluate(
-                parameter_terms(graph.with_terms([t for t in graph.terms if t.name in left])), _named(graph, live, left)
-            )
-        ),
-        numbers.dense,
-        layer.nominal,
-        int(evaluate(macs, sizes)),
-        int(evaluate(macs, live)),
+        name=name,
+        kind=graph.kind,
+        signature=graph.signature,
+        gated=layer.masks is not None,
+        bonds=tuple(_bonds(graph, sizes, live if layer.masks is not None else {})),
+        parameters=sum(value.numel() for value in parameters.values()),
+        live_parameters=sum(left[core] for core in parameters),
+        shared=sum(parameters[core].numel() for core in shared),
+        live_shared=sum(left[core] for core in shared),
+        dense_parameters=count(graph).dense,
+        batch=layer.nominal,
+        macs=macs,
+        live_macs=pruned_macs(layer.planner, live) if layer.masks is not None else macs,
     )
 
 
-def _named(graph: Graph, sizes: Mapping[str, int], left: Sequence[str]) -> dict[str, int]:
-    """Sizes by the names that bonds have in the graph with only some of its terms."""
-    fewer = graph.with_terms([term for term in graph.terms if term.name in left])
-    return {
-        fewer.qualified(term, bond.name): sizes[graph.qualified(term, bond.name)]
-        for term in fewer.terms
-        for bond in term.bonds
-    }
+def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
+    """How many entries of each core are left if bonds are cut to these sizes; none of a term with an empty bond."""
+    left = {}
+    for term in graph.terms:
+        sizes = {bond.name: live[graph.qualified(term, bond.name)] for bond in term.bonds}
+        is_gone = not all(sizes.values())
+        for core in term.cores:
+            entries = prod(sizes.get(edge, graph.sizes(term)[edge]) for edge in core.edges)
+            left[graph.qualified(term, core.name)] = 0 if is_gone else entries
+    return left
 
 
 def _live(layer: TNModule) -> dict[str, int]:
-    """How many slices of each bond the gates keep; on this rank, so that one may ask alone."""
+    """How many slices of each bond the gates keep, computed on this rank alone."""
     if layer.masks is None:
         return {}
     with torch.no_grad():
-        kept = [layer.masks.keep(whole(logits)) for logits in layer.logits()]
+        kept = layer.masks.keep([whole(logits) for logits in layer.logits()])
     return {name: int(found.sum()) for name, found in zip(layer.graph.bonds, kept, strict=True)}
 
 
-def _bonds(graph: Graph, sizes: Mapping[str, int], live: Mapping[str, int]) -> list[BondSummary]:
-    """The bonds at first, those that are gone included, in that order; then any others."""
-    first = _first_sizes(graph)
+def _bonds(graph: Graph, sizes: Mapping[str, int], live: Mapping[str, int]) -> list[BondChange]:
+    """The bonds of the graph before the first cut, then any others."""
+    first = first_sizes(graph)
     bounds = _bounds(graph)
     renamed = {_long(name, graph): name for name in sizes}
     found = []
     for name, before in first.items():
         now = name if name in sizes else renamed.get(name, "")
-        found.append(BondSummary(name, before, bounds.get(now), sizes.get(now), live.get(now)))
+        found.append(BondChange(name, before, sizes.get(now), bounds.get(now), live.get(now)))
     seen = {name if name in sizes else renamed.get(name, "") for name in first}
     found += [
-        BondSummary(name, size, bounds.get(name), size, live.get(name))
+        BondChange(name, size, size, bounds.get(name), live.get(name))
         for name, size in sizes.items()
         if name not in seen
     ]
@@ -164,17 +207,8 @@ def _bonds(graph: Graph, sizes: Mapping[str, int], live: Mapping[str, int]) -> l
 
 
 def _long(name: str, graph: Graph) -> str:
-    """The name of a bond where there were more terms: a graph with one term left calls `t1.r` just `r`."""
+    """The name of a bond when there were more terms: a graph with one term left calls `t1.r` just `r`."""
     return f"{graph.terms[0].name}.{name}" if len(graph.terms) == 1 else name
-
-
-def _first_sizes(graph: Graph) -> dict[str, int]:
-    """The sizes before the first cut, from the graph's origin."""
-    origin = graph.origin or {}
-    sizes = origin.get("first", origin.get("sizes"))
-    if not isinstance(sizes, Mapping):
-        return {}
-    return {str(name): size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _bounds(graph: Graph) -> dict[str, int]:
@@ -193,13 +227,12 @@ def _block(layer: LayerSummary) -> str:
     )
     head += f"parameters ({layer.dense_parameters:,} dense), {_change(layer.macs, layer.live_macs)} MACs "
     head += f"for batch {layer.batch}"
+    head += f"; {layer.shared:,} parameters shared with a layer above" if layer.shared else ""
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:
         cells = (bond.before, bond.useful, bond.size, *([bond.live] if layer.gated else []))
         rows.append((bond.name, *("-" if cell is None else f"{cell:,}" for cell in cells)))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return "\n".join([head, *(f"  {line}" for line in lines if layer.bonds)])
+    return "\n".join([head, *(f"  {line}" for line in aligned(rows, numbers=True) if layer.bonds)])
 
 
 def _change(before: int, after: int) -> str:
@@ -209,7 +242,3 @@ def _change(before: int, after: int) -> str:
 def _ratio(numbers: Count) -> str:
     ratio = numbers.compression_with_other
     return f"compression {ratio:,.2f}" if isfinite(ratio) else "nothing is left"
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count
+from tnmars.graph.difference import BondChange, finite
 from tnmars.program.explain import Explained
+from tnmars.reporting.metrics import Metric
 
 Rows = tuple[tuple[str, str], ...]
 """Names and what they are set to."""
@@ -17,26 +18,49 @@ Rows = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Bond:
-    """A bond before and after, and its gates before."""
+    """A bond before and after, where it is in the graph, and its gates before.
 
+    Attributes:
+        change: Its sizes; None after if it kept one slice, its cores were merged, or its term was removed.
+        term: The name of its term.
+        name: Its name in the term.
+        ends: The cores that it joins.
+        merged_into: The core that all its ends are part of now.
+        probabilities: How probable it is that each gate is open; empty without gates.
+        is_kept: Which slices the gates keep.
+        is_in_shut_term: Whether a bond of its term keeps no slice, so that the gates cut the whole term.
+    """
+
+    change: BondChange
     term: str
     name: str
-    shown: str
-    """The name among those of all terms before."""
     ends: tuple[str, ...]
-    before: int | None
-    useful: int | None
-    """The largest size of use before."""
-    after: int | None
-    """None where it is gone: it kept one slice, or its cores were merged, or its term is gone."""
     merged_into: str = ""
-    """The core that all its ends are part of now."""
     probabilities: tuple[float, ...] = ()
-    """How probable it is that each gate is open; none where there are no gates."""
     is_kept: tuple[bool, ...] = ()
-    """Which slices the gates keep."""
     is_in_shut_term: bool = False
-    """Whether a bond of its term keeps no slice, so that the gates cut the whole term."""
+
+    @property
+    def shown(self) -> str:
+        """The name among those of all terms before."""
+        return self.change.name
+
+    @property
+    def before(self) -> int | None:
+        return self.change.before
+
+    @property
+    def after(self) -> int | None:
+        return self.change.after
+
+    @property
+    def useful(self) -> int | None:
+        return self.change.useful
+
+    @property
+    def kept(self) -> int | None:
+        """How many slices the gates keep."""
+        return self.change.live
 
     @property
     def key(self) -> str:
@@ -44,18 +68,11 @@ class Bond:
         return f"{self.term}.{self.name}"
 
     @property
-    def kept(self) -> int | None:
-        """How many slices the gates keep."""
-        return sum(self.is_kept) if self.probabilities else None
-
-    @property
     def fate(self) -> str:
         """What became of it: `new`, `merged`, `gone`, `cut`, `whole` or `grown`."""
-        if self.before is None:
-            return "new"
-        if self.after is None:
-            return "merged" if self.merged_into else "gone"
-        return "cut" if self.after < self.before else "whole" if self.after == self.before else "grown"
+        if self.change.change == "removed" and self.merged_into:
+            return "merged"
+        return {"added": "new", "removed": "gone", "same": "whole"}.get(self.change.change, self.change.change)
 
     @property
     def beside(self) -> str:
@@ -113,8 +130,8 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """What it is called in a page; layers of `nn.Sequential` have numbers for names."""
-        return f"layer {self.name}" if self.name.isdigit() else self.name or self.before.graph.name or "layer"
+        """What the layer is called."""
+        return _title(self.name) or self.before.graph.name or "layer"
 
 
 @dataclass(frozen=True)
@@ -131,10 +148,24 @@ class Report:
     history: tuple[Mapping[str, Any], ...]
     versions: Rows
     notes: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """What the model is for, before and after."""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all layers begin with, up to a dot; empty for a single layer."""
+        return _prefix([layer.name for layer in self.layers])
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """What each layer is called in a page, without the common prefix."""
+        left = len(self.prefix)
+        return tuple(_title(layer.name[left:]) or layer.title for layer in self.layers)
 
     def as_json(self) -> dict[str, Any]:
         """The figures as plain data."""
         return {
+            "metrics": {metric.name: {"before": metric.before, "after": metric.after} for metric in self.metrics},
             "parameters": {"before": _held(self.before), "after": _held(self.after)},
             "compression": {"before": _ratios(self.before), "after": _ratios(self.after)},
             "threads": self.threads,
@@ -142,6 +173,28 @@ class Report:
             "versions": dict(self.versions),
             "notes": list(self.notes),
         }
+
+
+def _title(name: str) -> str:
+    """A layer's name; layers of `nn.Sequential` have numbers for names."""
+    return f"layer {name}" if name.isdigit() else name
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """What several names begin with, up to the last dot that they share.
+
+    >>> _prefix(["encoder.layers.0.fc1", "encoder.layers.1.fc1"]), _prefix(["a.b"]), _prefix(["a", "b"])
+    ('encoder.layers.', '', '')
+    """
+    if len(names) < 2:
+        return ""
+    parts = [name.split(".")[:-1] for name in names]
+    shared = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        shared.append(column[0])
+    return "".join(f"{part}." for part in shared)
 
 
 def _layer_data(layer: Layer) -> dict[str, Any]:
@@ -171,4 +224,4 @@ def _held(count: Count) -> int:
 
 def _ratios(count: Count) -> dict[str, float | None]:
     found = {"weights": count.compression, "whole": count.compression_with_other}
-    return {name: value if isfinite(value) else None for name, value in found.items()}
+    return {name: finite(value) for name, value in found.items()}

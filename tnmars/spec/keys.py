@@ -1,7 +1,7 @@
-"""The table of keys: which may stand in a spec file, for each kind and for each way to write a graph.
+"""The table of keys that a spec file may have, for each kind of layer and each notation.
 
-The reader walks a file by these records and the JSON Schema is generated from them. Roles and options come from
-`tnmars.kinds`, families and their settings from `tnmars.families`: nothing is listed twice.
+The reader walks a file by these records, and the JSON Schema is generated from them. Roles and options come from
+`tnmars.graph.kinds`, families and their settings from `tnmars.families`: nothing is listed twice.
 """
 
 from __future__ import annotations
@@ -10,29 +10,15 @@ from functools import cache
 
 from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
-from tnmars.spec.grammar import (
-    Anything,
-    AxisName,
-    Choice,
-    Either,
-    Field,
-    Flag,
-    ListOf,
-    Name,
-    Nest,
-    Record,
-    Shape,
-    Size,
-    TableOf,
-    Text,
-    Whole,
-)
+from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
+from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.shape import Shape
 
 VERSION = 1
-FORMS = ("family", "terms", "cores")
-"""The ways to write a graph, by the key that tells them apart; a file without any is read as the last."""
+NOTATIONS = ("family", "terms", "cores")
+"""The ways to write a graph, by the key that distinguishes them; a file with none of these keys is read as the last."""
 
-OPTION_FORMS: dict[str, Shape] = {
+OPTION_SHAPES: dict[str, Shape] = {
     "flag": Flag(),
     "index": Whole(-(2**31), 2**31 - 1),
     "bag": Choice(BAGS),
@@ -56,7 +42,7 @@ SETTINGS: dict[str, tuple[Shape, str, str]] = {
         "in, lookup, patch, out, kernel, free",
     ),
 }
-"""For each setting of a family: what stands there, what it is for, and what holds without it."""
+"""For each setting of a family: its shape, its meaning, and its default in words."""
 
 BONDS = Field(
     "bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)", default="none"
@@ -72,7 +58,7 @@ TERM = Record((COPIES, BONDS, CORES), "a term")
 
 def _option(option: Option) -> Field:
     default = "none" if option.default is None else str(option.default).lower()
-    return Field(option.name, OPTION_FORMS[option.form], option.meaning, default=default)
+    return Field(option.name, OPTION_SHAPES[option.takes], option.meaning, default=default)
 
 
 def _setting(key: str, required: bool) -> Field:
@@ -81,7 +67,7 @@ def _setting(key: str, required: bool) -> Field:
 
 
 def _kinds(kind: str | None) -> tuple[Kind, ...]:
-    """The named kind, or all where the file's own is not known."""
+    """The named kind, or all kinds if it is not known."""
     return (KINDS[kind],) if kind in KINDS else tuple(KINDS.values())
 
 
@@ -90,7 +76,7 @@ def _roles(kinds: tuple[Kind, ...]) -> list[Role]:
 
 
 def _head(kinds: tuple[Kind, ...]) -> list[Field]:
-    """The keys that every way to write a graph has."""
+    """The keys that every notation has."""
     found = [
         Field("tnmars", _VERSION, "the version of the format", True, f"Add 'tnmars: {VERSION}'."),
         Field("name", Text(), "what people call it", default="unnamed"),
@@ -154,22 +140,22 @@ def _modes(kinds: tuple[Kind, ...]) -> list[Field]:
 
 
 @cache
-def record(kind: str | None, form: str, family: str | None = None) -> Record:
-    """The keys of a file of this kind, written in this form; where kind or family are not known, of all of them."""
+def record(kind: str | None, notation: str, family: str | None = None) -> Record:
+    """The keys of a file of this kind, in this notation; if kind or family is not known, of all of them."""
     kinds = _kinds(kind)
     what = f"a spec of kind '{kind}'" if kind in KINDS else "a spec"
     elsewhere: tuple[tuple[str, str], ...] = ()
-    if form == "family":
+    if notation == "family":
         names = [family] if family in FAMILIES else list(FAMILIES)
-        wanted = {key: need for name in names for key, need in settings(name).items()}
+        required = {key: need for name in names for key, need in settings(name).items()}
         sizes = Either((TableOf(Size(), "mode"), ListOf(Size())))
         fields = [
             Field("family", Choice(tuple(FAMILIES)), "a known decomposition, written out by `tnmars expand`", True),
             *(Field(str(role), sizes, ROLE_MEANING[role]) for role in _roles(kinds)),
-            *(_setting(key, need and family in FAMILIES) for key, need in wanted.items()),
+            *(_setting(key, need and family in FAMILIES) for key, need in required.items()),
         ]
         what += f" with 'family: {family}'" if family in FAMILIES else " with 'family'"
-    elif form == "terms":
+    elif notation == "terms":
         terms = TableOf(TERM, "term")
         fields = [*_modes(kinds), Field("terms", terms, "the summands, each with its own bonds and cores", True)]
         what += " with 'terms'"

@@ -1,4 +1,4 @@
-"""Text to node tree: YAML with positions, within limits, and with nothing turned into something else.
+"""Text to node tree: YAML with positions, within limits, and without any conversion of values.
 
 The tree is made from the parser's events, not from a loaded dict: a dict loses line numbers, keeps only the last of
 two equal keys, and turns an edge named `on` or `no` into a boolean. Anchors, aliases, merge keys and tags are refused.
@@ -19,7 +19,7 @@ MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
 MAX_DEPTH = 32
 MAX_DIRECTIVES = 10
-"""How many lines may start with '%': the parser compares each with all before it."""
+"""The number of lines that may start with '%'; the parser compares each with all before it."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -53,16 +53,16 @@ class Table(Node):
     entries: dict[str, tuple[Scalar, Node]] = field(default_factory=dict)
     """Key text -> the key's own node and the value's."""
     gaps: set[str] = field(default_factory=set)
-    """Keys of which an entry was refused, so that what it would have declared is missing; empty text: of any key."""
+    """Keys with a refused entry, so that what it would have declared is missing; an empty text stands for any key."""
 
 
 @dataclass(eq=False, repr=False)
 class Broken(Node):
-    """Stands where something was refused that has been reported already."""
+    """Stands in for something that was refused and has been reported."""
 
 
 class TextError(Exception):
-    """The text is beyond a limit or not YAML, so that there is no tree."""
+    """The text exceeds a limit or is not YAML, so that there is no tree."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
@@ -70,7 +70,7 @@ class TextError(Exception):
 
 
 def parse(data: bytes) -> tuple[Node, list[Problem]]:
-    """The node tree of a document, and every problem of its form. Raises `TextError` where there is no tree."""
+    """The node tree of a document, and every problem of its syntax. Raises `TextError` if there is no tree."""
     text = _decode(data)
     problems: list[Problem] = []
     try:
@@ -78,11 +78,11 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        place = min(place, _place_after(text))  # libyaml takes the end of the text to be a line of its own
+        place = min(place, _place_after(text))  # libyaml counts the end of the text as a line of its own
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        hint = "Mind indents, colons, brackets and quotes"
+        hint = "Check the indents, colons, brackets and quotes"
         start = error.context_mark
-        hint += f", from line {start.line + 1} on." if start and start.line + 1 < place.line else "."
+        hint += f", starting at line {start.line + 1}." if start and start.line + 1 < place.line else "."
         if _is_tab(text, place):
             hint = "Use spaces to indent, not tabs."
         raise TextError(Problem(f"not valid YAML: {what}.", hint, place=place)) from None
@@ -129,7 +129,9 @@ def _decode(data: bytes) -> str:
     for at, line in enumerate(_DIRECTIVE.finditer(text)):
         if at == MAX_DIRECTIVES:
             place = _place_after(text[: line.start()])
-            raise TextError(Problem(f"over {MAX_DIRECTIVES} lines start with '%'.", "A spec needs none.", place=place))
+            raise TextError(
+                Problem(f"over {MAX_DIRECTIVES} lines start with '%'.", "A spec does not need any.", place=place)
+            )
     return text
 
 
@@ -232,7 +234,7 @@ class _Open:
             first = table.entries[key.text][0].place
             problems.append(
                 Problem(
-                    f"key '{shorten(key.text)}' stands here for the second time; the first is on line {first.line}.",
+                    f"key '{shorten(key.text)}' is given twice; the first is on line {first.line}.",
                     "Remove or rename one of them.",
                     place=key.place,
                 )
@@ -242,7 +244,7 @@ class _Open:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """`text` on one line and printable, cut where it is long.
+    """`text` on one line, printable, and cut if it is long.
 
     >>> shorten("a \\n b \\x1b[31m"), shorten("abcdef", limit=4)
     ('a b \\\\x1b[31m', 'abc…')

@@ -1,40 +1,44 @@
-"""Spec text to graph: a strict reader that reports every problem of a file in one go, each with line and column.
+"""Spec text to graph: a strict reader that reports every problem of a file at once, each with line and column.
 
-The table of keys says what may stand where; the rules of the graph say whether it makes sense. Both name a problem's
-path, and the places noted on the way turn paths into lines and columns.
+The table of keys says what may appear where; the rules of the graph say whether it is valid. Both give a problem's
+path, and the places noted while reading turn paths into lines and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
-from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, likeness, listing, nearest, plural
+from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, listing, nearest, plural
 from tnmars.families import FAMILIES, settings
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term, rules
-from tnmars.graph.kinds import KINDS, MODE_ROLES
+from tnmars.graph.fields import Fields
+from tnmars.graph.kinds import KINDS
 from tnmars.graph.parts import axis_text, size_problem
-from tnmars.spec.grammar import KEY_CUTOFF, MAX_HINTS, Reading, Record, TableOf, Whole
-from tnmars.spec.keys import FORMS, record
+from tnmars.spec.consequences import is_sound
+from tnmars.spec.grammar import Record, TableOf
+from tnmars.spec.keys import NOTATIONS, record
 from tnmars.spec.nodes import MAX_BYTES, Node, Scalar, Table, TextError, parse
-from tnmars.weight import KEYWORD, Weight, frame
+from tnmars.spec.scalars import Whole
+from tnmars.spec.shape import KEY_CUTOFF, MAX_HINTS, Reading
+from tnmars.weight import KEYWORD, Weight, weight_fields
 
 MAX_AXES = 100_000
-"""How many axes the cores of a graph may have in all, once its copies are written out."""
+"""The number of axes that the cores of a graph may have in all, copies included."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What was read from a text: the graph, or else the problems; and where in the text each part of it stands."""
+    """What was read from a text: the graph, or else its problems; and the place of each part in the text."""
 
     graph: Graph | None
     problems: tuple[Problem, ...] = ()
     places: Mapping[Path, Place] = field(default_factory=dict)
     copied: Mapping[str, str] = field(default_factory=dict)
-    """Term -> the name that it has in the text, where `copies` made it."""
+    """For each term that `copies` made, the name that it has in the text."""
 
     def locate(self, problem: Problem) -> Problem:
         """The problem with the place of its path, or of the nearest part around it."""
@@ -44,15 +48,49 @@ class Spec:
 
 
 def load(path: str | FilePath, /, **params: int) -> Graph:
-    """The graph in a spec file. Raises `SpecError` with every problem, each with line and column.
+    """The graph in a spec file.
 
-    Keywords override the file's parameters.
+    Args:
+        path: The file.
+        params: Values for parameters that the file declares under `params`; they replace the file's own.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SpecError: With every problem of the file at once, each with line and column.
+
+    Example:
+        >>> import tempfile
+        >>> from tnmars import families, save_spec
+        >>> graph = families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_spec(graph, f"{folder}/lowrank.yaml")
+        ...     load(f"{folder}/lowrank.yaml") == graph
+        True
     """
     return _graph(read_file(path, params), str(path))
 
 
 def loads(text: str, /, source: str = "<text>", **params: int) -> Graph:
-    """The graph in a text, as `load`; `source` is how messages call it."""
+    """The graph in the text of a spec file.
+
+    Args:
+        text: The text.
+        source: What messages call it.
+        params: Values for parameters that the text declares under `params`; they replace its own.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SpecError: With every problem of the text at once, each with line and column.
+
+    Example:
+        >>> text = "tnmars: 1\\nkind: linear\\nparams: {r: 2}\\nfamily: lowrank\\nin: [8]\\nout: [6]\\nrank: r"
+        >>> loads(text).bonds["r"].size, loads(text, r=4).bonds["r"].size
+        (2, 4)
+    """
     return _graph(read(text.encode("utf-8", "surrogatepass"), params), source)
 
 
@@ -63,7 +101,7 @@ def _graph(spec: Spec, source: str) -> Graph:
 
 
 def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> Spec:
-    """What stands in a spec file. Raises `SpecError` only where the file cannot be opened."""
+    """What was read from a spec file. Raises `SpecError` only if the file cannot be opened."""
     try:
         with FilePath(path).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -75,7 +113,7 @@ def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> 
 
 
 def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
-    """What stands in a spec text: a graph, or every problem of it."""
+    """What was read from the text of a spec file: a graph, or every problem of it."""
     try:
         tree, problems = parse(data)
     except TextError as refused:
@@ -87,47 +125,47 @@ def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
     _read_params(tree, params or {}, into)
     values = walk(tree, into)
     _report_unused(into)
-    return _build(values, _form(tree), into)
+    return _build(values, _notation(tree), into)
 
 
 def walk(tree: Table, into: Reading) -> dict[str, Any]:
-    """What stands under each key of a file, read by the table of keys alone; the graph's rules are not asked yet."""
+    """The value under each key of a file, read by the table of keys alone, before the rules of the graph."""
     values: dict[str, Any] = _record(tree).read(tree, (), into)
     return {"kind": _word(tree, "kind", KINDS), **values}
 
 
 def _record(tree: Table) -> Record:
-    """The table of keys for a file of this kind, form and family."""
-    return record(_word(tree, "kind", KINDS), _form(tree), _word(tree, "family", FAMILIES))
+    """The table of keys for a file of this kind, notation and family."""
+    return record(_word(tree, "kind", KINDS), _notation(tree), _word(tree, "family", FAMILIES))
 
 
 def _entry(tree: Table, key: str) -> tuple[Scalar, Node] | None:
-    """What stands at a key, or at one that seems to stand for it, so that a slip there does not hide what is below."""
+    """The entry of a key, or of one that looks like a misspelling of it, so that a slip does not hide what is below."""
     if key in tree.entries:
         return tree.entries[key]
-    slips = record(None, _form(tree)).mistyped(tree)
+    slips = record(None, _notation(tree)).mistyped(tree)
     return next((tree.entries[written] for written, meant in slips.items() if meant == key), None)
 
 
 def _word(tree: Table, key: str, known: Collection[str]) -> str | None:
-    """The word at a key, or the known one that it is most like."""
+    """The word at a key, or the known one that is most similar."""
     _, node = _entry(tree, key) or (None, None)
     if not isinstance(node, Scalar):
         return None
     return node.text if node.text in known else closest(node.text, known, KEY_CUTOFF) or None
 
 
-def _form(tree: Table) -> str:
-    for form in FORMS:
-        if form in tree.entries:
-            return form
-    known = {entry.key for entry in record(None, FORMS[-1]).fields}
-    slips = (closest(key, FORMS, KEY_CUTOFF) for key in islice(tree.entries, MAX_HINTS) if key not in known)
-    return next(filter(None, slips), FORMS[-1])
+def _notation(tree: Table) -> str:
+    for notation in NOTATIONS:
+        if notation in tree.entries:
+            return notation
+    known = {entry.key for entry in record(None, NOTATIONS[-1]).fields}
+    slips = (closest(key, NOTATIONS, KEY_CUTOFF) for key in islice(tree.entries, MAX_HINTS) if key not in known)
+    return next(filter(None, slips), NOTATIONS[-1])
 
 
 def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
-    """Reads the parameters first, for the rest of the file uses them."""
+    """Reads the parameters first, because the rest of the file uses them."""
     key, node = _entry(tree, "params") or (None, None)
     declared: dict[str, int] = {}
     if isinstance(node, Table):
@@ -160,99 +198,33 @@ def _report_unused(into: Reading) -> None:
             into.problems.append(Problem(f"parameter '{name}' is declared, but no size uses it.", hint, place=place))
 
 
-_RESTS_ON: dict[str, tuple[str, ...]] = {
-    "cores": ("modes", "bonds"),
-    "bonds": ("cores",),
-    "modes": ("modes", "kernel_size", "inputs", "output"),
-    "shared": ("modes", "cores"),
-    "kernel_size": ("modes", "kernel_size"),
-    "features": ("modes", "kernel_size"),
-    "vocab": ("modes",),
-    "inputs": ("modes", "bonds"),
-    "output": ("modes", "bonds", "inputs"),
-    "options": ("modes", "kernel_size", "vocab"),
-    "": ("modes", "kernel_size", "inputs", "output"),
-}
-"""For what a rule complains about, the parts of the file on which its complaint rests."""
-
-_NUMERIC = ("kernel_size", "features", "vocab", "options", "patch")
-"""What a rule complains about where numbers do not fit each other."""
-
-
 _GUIDING = ("tree", "grid", "terms")
 """Settings of a family on which the shape of its graph depends."""
 
 
-def _area(path: Path) -> str:
-    """The part of a file that a path lies in, whether in a term or not; a shorthand has its modes outermost."""
-    inner = path[2:] if path[:1] == ("terms",) else path
-    area = str(inner[0]) if inner else "terms" if path else ""
-    return "modes" if area in MODE_ROLES else area
-
-
-def _is_sound(problem: Problem, fields: rules.Fields, into: Reading) -> bool:
-    """Whether what a rule complains about does not follow from something that could not be read."""
-    area, inner = _area(problem.path), problem.path[2:]
-    basis = _RESTS_ON.get(area, ())
-    if problem.path[:1] == ("terms",) and (inner[:1] == ("modes",) or inner == ("cores",)):
-        basis = ("cores",)  # what a core should list, and none does
-    elif problem.path[:1] == ("terms",) and inner[:1] == ("cores",) and len(inner) == 3:
-        if _is_lost(_edge(problem.path, fields), fields, into):
-            return False
-        basis = ()
-    lost = {_area(path) for path in into.lost}
-    if lost & {"", "terms", *basis}:
-        return False
-    guessed = {_area(path) for path in into.guessed} - {"bonds", "copies"}
-    return not guessed or not (area in _NUMERIC or problem.path == ("modes", "patch"))
-
-
-def _edge(path: Path, fields: rules.Fields) -> str:
-    """The edge at a path such as `("terms", "main", "cores", "G1", 0)`."""
-    _, term, _, core, at = path
-    return next(
-        found.edges[int(at)]
-        for part in fields.terms
-        if part.name == term
-        for found in part.cores
-        if found.name == core and len(found.edges) > int(at)
-    )
-
-
-def _is_lost(edge: str, fields: rules.Fields, into: Reading) -> bool:
-    """Whether an edge that is not declared may be one whose declaration could not be read."""
-    names = set()
-    for path in into.lost:
-        inner = path[2:] if path[:1] == ("terms",) else path
-        if _area(path) in ("modes", "bonds"):
-            if len(inner) < (3 if inner[0] == "modes" else 2):
-                return True  # any number of names is missing
-            names.add(str(inner[-1]))
-    declared = {part.name for part in (*fields.modes, *(bond for term in fields.terms for bond in term.bonds))}
-    return bool(names) and closest(edge, names) != "" and likeness(edge, names) >= likeness(edge, declared)
-
-
-def _build(values: dict[str, Any], form: str, into: Reading) -> Spec:
-    """The graph of what was read, once the rules hold; what a broken part would make them say is left out."""
+def _build(values: dict[str, Any], notation: str, into: Reading) -> Spec:
+    """The graph of what was read, or every problem of it. The rules run once, where the graph is built."""
     assert into.problems or not (into.lost or into.guessed), "what could not be read has been reported"
     if values["kind"] is None:
         return _failed(into)
     copied: dict[str, str] = {}
-    fields = _frame(values) if form == "family" else _fields(values, copied, into)
+    fields = _frame(values) if notation == "family" else _fields(values, copied, into)
+    is_family = notation == "family" and not into.lost and not any(path[0] in _GUIDING for path in into.guessed)
+    problems: Sequence[Problem] = ()
     try:
-        if form == "family" and not into.lost and not any(path[0] in _GUIDING for path in into.guessed):
+        if is_family:
             graph = _expand(values)
-            found: list[Problem] = []
+        elif into.problems:
+            problems = rules.problems(fields)  # no graph can be built, but more may be wrong
         else:
-            found = rules.problems(fields)
-            sound = [problem for problem in found if _is_sound(problem, fields, into)]
-            if sound or into.problems:
-                return _failed(into, sound, copied)
-            graph = Graph.of(_with_copies(fields, values, copied), values.get("name", ""), values.get("origin"))
+            every = _with_copies(fields, values, copied)
+            graph = Graph.of(every, values.get("name", ""), values.get("origin"))
     except GraphError as error:
-        return _failed(into, [problem for problem in error.problems if _is_sound(problem, fields, into)], copied)
-    if into.problems:
-        return _failed(into)
+        problems = error.problems
+        if not is_family and any("copies" in part for part in values.get("terms", {}).values()):
+            problems = rules.problems(fields) or problems  # those of a copied term once, not for every copy
+    if problems or into.problems:
+        return _failed(into, [problem for problem in problems if is_sound(problem, fields, into)], copied)
     return Spec(graph, places=into.places, copied=copied)
 
 
@@ -264,8 +236,8 @@ def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[s
     ordered = sorted(dict.fromkeys(located), key=_place)
     rest = ordered[rules.MAX_PROBLEMS :]
     if rest:
-        text = f"and {plural(len(rest), 'more problem')}, from here on."
-        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
+        text = f"and {plural(len(rest), 'more problem')} after this line."
+        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Fix the ones above first.", place=_place(rest[0]))]
     return Spec(None, tuple(ordered), into.places)
 
 
@@ -288,19 +260,19 @@ def _weight(values: Mapping[str, Any]) -> Weight:
     return weight  # type: ignore[return-value]  # its keys are KEYWORD's and those above
 
 
-def _frame(values: Mapping[str, Any]) -> rules.Fields:
+def _frame(values: Mapping[str, Any]) -> Fields:
     """The fields of the graph of a shorthand, but for its terms."""
-    return frame(values["kind"], _weight(values))
+    return weight_fields(values["kind"], _weight(values))
 
 
 def _expand(values: Mapping[str, Any]) -> Graph:
     """The graph that a family's shorthand stands for."""
     chosen = {key: values[key] for key in settings(values["family"]) if key in values}
     graph = FAMILIES[values["family"]](values["kind"], **_weight(values), **chosen)
-    return replace(graph, origin=values.get("origin"))
+    return graph.with_origin(values.get("origin"))
 
 
-def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) -> rules.Fields:
+def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) -> Fields:
     """The fields of the graph, each term once however many copies it has."""
     modes = [
         Edge(name, size, Role(role)) for role, sizes in values.get("modes", {}).items() for name, size in sizes.items()
@@ -316,16 +288,16 @@ def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) ->
     features = {Role(role): size for role, size in values.get("features", {}).items()}
     if "vocab" in values:
         features[Role.LOOKUP] = values["vocab"]
-    return rules.Fields(
+    return Fields(
         kind=values["kind"],
         modes=tuple(modes),
         terms=tuple(terms),
         shared=values.get("shared", ()),
-        features=features,
+        features=tuple(features.items()),
         kernel_size=values.get("kernel_size", ()),
         inputs=tuple(Operand(name, axes) for name, axes in values.get("inputs", {}).items()),
         output=values.get("output", ()),
-        options=values.get("options", {}),
+        options=tuple(values.get("options", {}).items()),
     )
 
 
@@ -351,7 +323,7 @@ def _without_repeats(edges: tuple[str, ...], path: Path, into: Reading) -> tuple
     return kept
 
 
-def _with_copies(fields: rules.Fields, values: Mapping[str, Any], copied: dict[str, str]) -> rules.Fields:
+def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, str]) -> Fields:
     """The fields with every copy of every term."""
     terms: list[Term] = []
     parts = axes = 0
@@ -361,9 +333,9 @@ def _with_copies(fields: rules.Fields, values: Mapping[str, Any], copied: dict[s
         parts += (copies or 1) * (len(term.bonds) + len(term.cores))
         axes += (copies or 1) * sum(len(core.edges) for core in term.cores)
         if parts > rules.MAX_PARTS or axes > MAX_AXES:
-            text = f"the graph would have {parts:,} bonds and cores; at most {rules.MAX_PARTS:,} are allowed."
+            text = f"the graph would have {parts:,} bonds and cores, but must have at most {rules.MAX_PARTS:,}."
             if parts <= rules.MAX_PARTS:
-                text = f"the cores of the graph would have {axes:,} axes in all; at most {MAX_AXES:,} are allowed."
+                text = f"the cores of the graph would have {axes:,} axes in all, but must have at most {MAX_AXES:,}."
             raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
         if copies is None:
             terms.append(term)

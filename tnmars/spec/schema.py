@@ -6,22 +6,23 @@ import json
 
 from tnmars.families import FAMILIES
 from tnmars.graph.kinds import KINDS
-from tnmars.spec.grammar import Nest, Schema
-from tnmars.spec.keys import FORMS, record
+from tnmars.spec.grammar import Nest
+from tnmars.spec.keys import NOTATIONS, record
+from tnmars.spec.shape import Schema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> Schema:
-    """The schema as data. It holds everything but what needs the graph: names declared and used, sizes that fit."""
+    """The schema as data. It checks everything except what needs the graph: that names are declared and sizes fit."""
     definitions: dict[str, Schema] = {"nest": Nest.definition()}
     branches = []
     for kind in KINDS:
-        for form in FORMS:
-            for family in FAMILIES if form == "family" else (None,):
-                name = "-".join(part for part in (kind, form, family) if part)
-                definitions[name] = record(kind, form, family).schema()
-                branches.append(_branch(kind, form, family, name))
+        for notation in NOTATIONS:
+            for family in FAMILIES if notation == "family" else (None,):
+                name = "-".join(part for part in (kind, notation, family) if part)
+                definitions[name] = record(kind, notation, family).schema()
+                branches.append(_branch(kind, notation, family, name))
     _share_repeats(definitions)
     return {
         "$schema": DIALECT,
@@ -36,7 +37,7 @@ def schema() -> Schema:
 
 
 def _share_repeats(definitions: dict[str, Schema]) -> None:
-    """Moves what stands under several keys of several records to a definition of its own, for size."""
+    """Moves what several records have in common to definitions of their own, to keep the schema small."""
     shared: dict[str, str] = {}
     for entry in list(definitions.values()):
         for key, value in entry.get("properties", {}).items():
@@ -47,15 +48,15 @@ def _share_repeats(definitions: dict[str, Schema]) -> None:
             entry["properties"][key] = {"$ref": f"#/$defs/{shared[text]}"}
 
 
-def _branch(kind: str, form: str, family: str | None, name: str) -> Schema:
-    """If the file is of this kind and written in this form, its record holds."""
+def _branch(kind: str, notation: str, family: str | None, name: str) -> Schema:
+    """If the file is of this kind and in this notation, its record holds."""
     keys = {"kind": {"const": kind}}
     if family is not None:
         keys["family"] = {"const": family}
     test: Schema = {"properties": keys, "required": ["kind"]}
-    before = FORMS[: FORMS.index(form)]
-    if form != FORMS[-1]:
-        test["required"] = ["kind", form]
+    before = NOTATIONS[: NOTATIONS.index(notation)]
+    if notation != NOTATIONS[-1]:
+        test["required"] = ["kind", notation]
     if before:
         test["not"] = {"anyOf": [{"required": [key]} for key in before]}
     return {"if": test, "then": {"$ref": f"#/$defs/{name}"}}

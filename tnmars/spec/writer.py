@@ -1,4 +1,4 @@
-"""Graph to spec text: canonical, in the user's order, with numbers for sizes. `load(dump(g)) == g`."""
+"""Graph to spec text: canonical, in the user's order, with numbers as sizes. `loads(dump(g)) == g`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WIDTH = 100
 
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*|\([A-Za-z0-9_ ]+\)")
 _WORDS_OF_OTHERS = frozenset(["true", "false", "yes", "no", "on", "off", "y", "n", "null"])
-"""Words that some YAML reader turns into something else; ours does not, but others read our files too."""
+"""Words that some YAML readers turn into booleans or null; ours does not, but others read our files too."""
 
 
 def document(graph: Graph) -> dict[str, Json]:
-    """A graph as the data of a spec file, keys in canonical order; what does not apply is left out."""
+    """A graph as the data of a spec file, keys in canonical order; keys that do not apply are left out."""
     real = {str(role): size for role, size in graph.features if role is not Role.LOOKUP}
     taps = tuple(mode.size for mode in graph.of_role(Role.KERNEL))
     flat = len(graph.terms) == 1 and graph.terms[0].name == MAIN
@@ -46,12 +46,49 @@ def document(graph: Graph) -> dict[str, Json]:
 
 
 def dump(graph: Graph) -> str:
-    """A graph as the text of a spec file."""
+    """A graph as the text of a spec file, in canonical form: `loads(dump(graph)) == graph`.
+
+    Args:
+        graph: Any graph. A family's graph is written out as its cores, parameters as numbers.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> from tnmars import families
+        >>> print(dump(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)), end="")
+        tnmars: 1
+        kind: linear
+        modes:
+          in: {i1: 8}
+          out: {o1: 6}
+        bonds: {r: 2}
+        cores:
+          A: [i1, r]
+          B: [r, o1]
+    """
     return "".join(f"{line}\n" for key, value in document(graph).items() for line in _block(key, value, ""))
 
 
 def save_spec(graph: Graph, path: str | Path) -> None:
-    """Writes a graph as a spec file: first under a temporary name, then renamed, so that no reader sees half of it."""
+    """Writes a graph as a spec file. The write is atomic: no reader, and no crash, sees half of it.
+
+    Args:
+        graph: Any graph, written as `dump` gives it.
+        path: The file; it is replaced if it exists.
+
+    Raises:
+        TnmarsError: If the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from tnmars import families, load
+        >>> graph = families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_spec(graph, f"{folder}/lowrank.yaml")
+        ...     load(f"{folder}/lowrank.yaml") == graph
+        True
+    """
     from tnmars.files import write_text
 
     write_text(path, dump(graph))
@@ -67,7 +104,7 @@ def _sizes(edges: Iterable[Edge]) -> dict[str, Json]:
 
 
 def _block(key: str, value: Json, indent: str) -> list[str]:
-    """An entry on one line, or a table that is long or holds more than scalars with a line for each of its entries."""
+    """An entry on one line; a table that is long or holds more than scalars gets a line for each of its entries."""
     line = f"{indent}{_text(key)}: {_flow(value)}"
     if not isinstance(value, Mapping) or not value:
         return [line]
@@ -91,12 +128,12 @@ def _flow(value: Json) -> str:
         return "[" + ", ".join(map(_flow, value)) + "]"
     text = json.dumps(value)
     if isinstance(value, float) and "." not in text:
-        return text.replace("e", ".0e")  # without a point, YAML 1.1 takes it for text
+        return text.replace("e", ".0e")  # without a decimal point, YAML 1.1 reads it as text
     return text
 
 
 def _text(text: str) -> str:
-    """Text as it is where every YAML reader takes it for text, else in quotes."""
+    """Text without quotes if every YAML reader takes it for text, else in quotes."""
     if _SAFE.fullmatch(text) and text.lower() not in _WORDS_OF_OTHERS:
         return text
     return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))

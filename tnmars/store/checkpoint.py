@@ -1,7 +1,7 @@
-"""Training checkpoints: model, optimiser, schedules, random states and the place in the data, in one file.
+"""Training checkpoints: model, optimizer, schedules, random states and the position in the data, in one file.
 
-A run that is resumed goes on bit for bit: same machine kind, same number of threads. A file is whole or not there, and
-the one before it is kept. Nothing is pickled.
+A resumed run continues bit for bit on the same kind of machine with the same number of threads. A file is whole or not
+there, and the previous one is kept. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tnmars.files import previous as previous_of
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
 from tnmars.store import optimizer as optimizers
-from tnmars.store.container import Container, damage, read, write
+from tnmars.store.container import Container, is_whole, read, write
 from tnmars.store.model import MODEL, contents, prepare, stored
 from tnmars.store.plain import decode, encode
 from tnmars.training.schedule import MaskSchedule
@@ -32,7 +32,7 @@ TORCH = "random.torch"
 
 
 class HasState(Protocol):
-    """What a learning-rate scheduler has."""
+    """What a learning-rate scheduler offers."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -41,12 +41,14 @@ class HasState(Protocol):
 
 @dataclass(frozen=True)
 class Resumed:
-    """What `load_checkpoint` gives back, besides what it has put in place."""
+    """What `load_checkpoint` returns, besides what it has restored in place."""
 
     model: nn.Module
-    """The model given; where it is one layer that was not compiled, the one in its place."""
+    """The model given; or its replacement, if it is a single layer that was not compiled."""
     position: Any
+    """The `position` given to `save_checkpoint`."""
     extra: Any
+    """The `extra` given to `save_checkpoint`."""
 
 
 def save_checkpoint(
@@ -58,10 +60,34 @@ def save_checkpoint(
     position: Any = None,
     extra: Any = None,
 ) -> None:
-    """Writes all that a run needs to go on from here, and keeps the checkpoint before as `PATH.previous`.
+    """Writes everything that a training run needs to continue, in one file.
 
-    `position` and `extra` are plain data of your own, such as epoch and batch. Gradients are not saved: write it after
-    a step of the optimiser. Under several processes all call it, and rank 0 writes.
+    The checkpoint that was at `path` is kept as `PATH.previous`, unless it is damaged. A crash at any moment leaves a
+    whole checkpoint at `path`. Random states of Python, numpy and torch's CPU generator are saved too. Gradients are
+    not: call it after a step of the optimizer. Under several processes all of them must call it, and rank 0 writes.
+
+    Args:
+        path: The file to write. Its folder must exist.
+        model: The model. Save what is inside a DDP wrapper (`model.module`): names in the file are those of the model
+            given.
+        optimizer: Its optimizer. All of its parameters must belong to the model.
+        schedule: The `tnmars.MaskSchedule`, if there is one.
+        lr_scheduler: The learning-rate scheduler, if there is one; anything with `state_dict` and `load_state_dict`.
+        position: Plain data of your own that says where in the data the run is, such as `{"epoch": 3, "batch": 70}`.
+        extra: More plain data of your own, such as losses so far or the state of a `tnmars.ShutSlices`.
+
+    Raises:
+        TnmarsError: If something cannot be saved, such as an object that is not plain data, or the file cannot be
+            written.
+
+    Example:
+        >>> import tempfile, tnmars
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> path = Path(tempfile.mkdtemp()) / "run.ckpt"
+        >>> tnmars.save_checkpoint(path, model, optimizer, position={"epoch": 3})
+        >>> tnmars.load_checkpoint(path, model, optimizer).position
+        {'epoch': 3}
     """
     header, tensors = contents(model)
     about, held = optimizers.to_json(optimizer, model)
@@ -78,20 +104,12 @@ def save_checkpoint(
     named |= {f"{OPTIMIZER}{key}": value for key, value in held.items()}
     named[TORCH] = torch.get_rng_state()
     if is_first_rank():
-        write(path, Container(header, named), keep_previous=_is_whole(Path(path)))
+        write(path, Container(header, named), keep_previous=is_whole(path))
         clear_abandoned(path)
 
 
 def _scheduler(lr_scheduler: HasState) -> dict[str, Any]:
     return {"kind": type(lr_scheduler).__name__, "state": encode(lr_scheduler.state_dict(), "lr_scheduler")}
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether there is a file without damage: one with damage never takes the previous one's place."""
-    try:
-        return not damage(path.read_bytes())
-    except OSError:
-        return False
 
 
 def _random_states() -> dict[str, Any]:
@@ -117,11 +135,36 @@ def load_checkpoint(
     *,
     previous: bool = False,
 ) -> Resumed:
-    """Puts everything back as it was when the checkpoint was written; the position is in what it returns.
+    """Restores a training run in place from a checkpoint, and returns its position.
 
-    The model is built anew as it was, pruned layers included, and the optimiser's groups follow by name. With
-    `previous` the checkpoint before is read. Raises `CheckpointError` where the file is damaged, and `TnmarsError` with
-    all that does not fit; then nothing was changed. Under DDP or FSDP2, load before the model is wrapped.
+    Compiled layers are rebuilt as they were, pruned ones included, whatever the model has in their places. The
+    optimizer's groups and state are matched by the names of parameters.
+
+    Args:
+        path: The file of `save_checkpoint`.
+        model: A model with the same module names. Under DDP or FSDP2, load before the model is wrapped.
+        optimizer: An optimizer of the same kind for this model.
+        schedule: A `tnmars.MaskSchedule` for this model; exactly if one was given to `save_checkpoint`.
+        lr_scheduler: A learning-rate scheduler of the same kind; exactly if one was given to `save_checkpoint`.
+        previous: Whether to read the checkpoint before the last, `PATH.previous`.
+
+    Returns:
+        The model with `position` and `extra`. `Resumed.model` is the model given, except if that is a single layer
+        that was not compiled: then it is the compiled one.
+
+    Raises:
+        CheckpointError: If the file is damaged or cannot be read; the message says whether the other one is whole.
+        TnmarsError: With everything that does not fit. Nothing was changed then.
+
+    Example:
+        >>> import tempfile, tnmars
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> path = Path(tempfile.mkdtemp()) / "run.ckpt"
+        >>> for epoch in (1, 2):
+        ...     tnmars.save_checkpoint(path, model, optimizer, position=epoch)
+        >>> tnmars.load_checkpoint(path, model, optimizer, previous=True).position
+        1
     """
     source = previous_of(path) if previous else Path(path)
     held = _read(source, Path(path))
@@ -145,7 +188,7 @@ def load_checkpoint(
 
 
 def _read(source: Path, path: Path) -> Container:
-    """The file, if it is a whole checkpoint; else an error that says what else there is."""
+    """The file, if it is a whole checkpoint; otherwise an error that says whether another one is."""
     try:
         held = read(source)
     except CheckpointError as error:
@@ -159,25 +202,25 @@ def _read(source: Path, path: Path) -> Container:
 def _way_out(source: Path, path: Path) -> str:
     """What to do about a file that cannot be read."""
     other = path if source != path else previous_of(path)
-    if not _is_whole(other):
+    if not is_whole(other):
         return f"There is no other: {other} {'is damaged too' if other.exists() else 'does not exist'}."
     what = "The previous checkpoint is there and whole" if other != path else "The last checkpoint is there and whole"
     call = f"load_checkpoint({str(path)!r}, ...{', previous=True' if other != path else ''})"
-    return f"{what}: {other}. To go on from it: {call}."
+    return f"{what}: {other}. To continue from it: {call}."
 
 
 def _pairs(header: Mapping[str, Any], given: Mapping[str, object]) -> Iterator[Problem]:
-    """What is in the file, but not given, or the other way round."""
+    """What is in the file but not given, and what is given but not in the file."""
     for name, value in given.items():
         if (header[name] is None) != (value is None):
             has, lacks = ("the file", "was not given") if value is None else ("the call", "is not in the file")
-            yield Problem(f"{has} has {name}, which {lacks}.", f"Give {name}=... exactly where it was given to save.")
+            yield Problem(f"{has} has {name}, which {lacks}.", f"Give {name}=... exactly if it was given to save.")
         elif name == "lr_scheduler" and value is not None and header[name]["kind"] != type(value).__name__:
             yield Problem(f"the lr_scheduler is {type(value).__name__}, but {header[name]['kind']} in the file.")
 
 
 def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:
-    """Sets a schedule; the noise stays that of the file, which may come from before a cut."""
+    """Sets a schedule; the noise stays the file's, which may have been drawn before a cut."""
     buffers = [
         value for _, layer in layers(schedule.model) if layer.masks is not None for value in layer.masks.buffers()
     ]
@@ -190,7 +233,7 @@ def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:
 def _set_random_states(states: Mapping[str, Any], generator: Tensor) -> None:
     random.setstate(decode(states["python"]))
     numpy.random.set_state(_arrays(decode(states["numpy"])))
-    torch.set_rng_state(generator)
+    torch.set_rng_state(generator.clone())  # torch casts it: a view at an odd address would crash the process
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A compiled layer as plain data, and back: graph, selector, nominal sizes and plans; its numbers are kept elsewhere.
+"""A compiled layer as plain data, and back: graph, selector, nominal sizes and plans, but not its tensors.
 
 What is read is checked: graphs by the reader of spec files, plans against the graph, selectors by their own checks.
 """
@@ -26,7 +26,7 @@ FLOATS = {str(kind): kind for kind in (torch.float16, torch.bfloat16, torch.floa
 
 
 def to_json(layer: TNModule) -> dict[str, Any]:
-    """Everything about a layer but its numbers."""
+    """Everything about a layer but its tensors."""
     planner = layer.planner
     return {
         "spec": _text(replace(layer.graph, origin=None), layer.graph.name),
@@ -48,13 +48,13 @@ def to_json(layer: TNModule) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _text(graph: Graph, name: str) -> str:
-    """The text of a graph, once it is sure that it can be read again. Graphs with another name are equal to caches."""
+    """The text of a graph, once it is known to be readable. `name` is part of the key: equality ignores a graph's."""
     text = spec.dump(graph)
     try:
         is_same = spec.loads(text) == graph
     except TnmarsError as error:
         first = error.problems[0].text
-        raise TnmarsError(f"graph '{name}' has no spec file that could be read again: {first}") from None
+        raise TnmarsError(f"graph '{name}' cannot be saved, because its spec file could not be read: {first}") from None
     assert is_same, "a graph is what its spec file says"
     return text
 
@@ -65,11 +65,12 @@ def graph_of(data: Mapping[str, Any]) -> Graph:
 
 
 def from_json(data: Mapping[str, Any], device: torch.device | str | None = None) -> TNModule:
-    """The layer that `to_json` told of, with numbers that mean nothing. No random number of the user's is drawn."""
+    """The layer that `to_json` described, with uninitialized weights. The user's random state is not touched."""
     try:
         return _layer(data, device)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"what is said of it is not what tnmars writes: {type(error).__name__} {error}") from None
+        text = f"its description is not one that tnmars writes: {type(error).__name__} {error}"
+        raise CheckpointError(text) from None
 
 
 def _layer(data: Mapping[str, Any], device: torch.device | str | None) -> TNModule:

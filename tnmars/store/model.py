@@ -1,7 +1,7 @@
 """`save` and `load_into`: a model as one safetensors file whose header carries graphs, selectors and plans.
 
-The tensors have the names of the model's state dict, so any reader of safetensors can use them. A model that is loaded
-into is changed only once everything is known to fit.
+The tensors have the names of the model's state dict, so that any reader of safetensors can use them. `load_into`
+changes a model only once everything is known to fit.
 """
 
 from __future__ import annotations
@@ -22,15 +22,35 @@ from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
-"""What a layer of torch and the compiled one in its place both say about themselves."""
+"""The sizes that a layer of torch has, and the compiled one that replaces it has too."""
 MODEL = "model."
-"""What the names of a model's tensors start with in a checkpoint, where there are other tensors too."""
+"""The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
 
 
 def save(model: nn.Module, path: str | Path) -> None:
-    """Writes a model: every tensor of its state dict, and how its compiled layers are built.
+    """Writes a model to one safetensors file: every tensor of its state dict, and how compiled layers are built.
 
-    Under several processes all call it, and rank 0 writes.
+    The file holds no code and needs no class of yours to be read; `tnmars.load_into` puts it into a model. A crash
+    leaves either the old file or the new one. Under several processes all of them must call it, and rank 0 writes.
+
+    Args:
+        model: Any model; compiled layers may be pruned and gated, but not frozen. Tensors that are shared are stored
+            once and shared again when loaded.
+        path: The file to write. Its folder must exist.
+
+    Raises:
+        TnmarsError: If a layer is frozen, the state dict holds something that is not a tensor, or the file cannot be
+            written.
+
+    Example:
+        >>> import tempfile, tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2)
+        >>> layer = tnmars.compile(graph)
+        >>> path = Path(tempfile.mkdtemp()) / "layer.safetensors"
+        >>> tnmars.save(layer, path)
+        >>> other = tnmars.load_into(nn.Linear(6, 5), path)
+        >>> torch.equal(other.dense(), layer.dense())
+        True
     """
     header, tensors = contents(model)
     if is_first_rank():
@@ -83,24 +103,44 @@ def stored(held: Container) -> Stored:
     """The model in a file of `save` or of `save_checkpoint`."""
     layers = held.header.get("layers")
     if not isinstance(layers, list) or not all(isinstance(entry, dict) and entry.get("names") for entry in layers):
-        raise CheckpointError("the file does not say which of its layers are compiled; it is none of tnmars.")
+        raise CheckpointError("the file does not say which layers are compiled; it was not written by tnmars.")
     tensors = held.under(MODEL) if held.header.get("kind") == "checkpoint" else dict(held.tensors)
     return Stored(layers, tensors)
 
 
 def load_into(model: nn.Module, path: str | Path) -> nn.Module:
-    """The model with the layers and the tensors of a file of `save` or `save_checkpoint`.
+    """The model given, with the layers and the tensors of a file of `save` or `save_checkpoint`.
 
-    Layers that are compiled in the file take the places of those of the same names, whatever these were; a compiled
-    one stays the same object. They have the file's types, on the devices of what they replace; all other tensors are
-    copied into the model's own. Returns the model; or where the whole model is one layer and was not compiled, the one
-    in its place. Raises `TnmarsError` with all that does not fit, and then nothing was changed.
+    Each layer that is compiled in the file replaces the module of the same name, whatever that is; a layer that is
+    compiled already stays the same object. Replaced layers have the file's dtypes, on the devices of what they
+    replace. All other tensors are copied into the model's own.
+
+    Args:
+        model: A model with the module names of the file, for example a fresh instance of the class that was saved,
+            with dense or compiled layers.
+        path: The file.
+
+    Returns:
+        The model given. If the whole model is one layer that was not compiled, the compiled layer in its place.
+
+    Raises:
+        CheckpointError: If the file is damaged, cannot be read, or was not written by tnmars.
+        TnmarsError: With everything that does not fit. Nothing was changed then.
+
+    Example:
+        >>> import tempfile, tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2)
+        >>> path = Path(tempfile.mkdtemp()) / "model.safetensors"
+        >>> tnmars.save(nn.Sequential(tnmars.compile(graph), nn.ReLU()), path)
+        >>> model = tnmars.load_into(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), path)
+        >>> model[0].graph.bonds["r"].size
+        2
     """
     return prepare(model, stored(read(path)), str(path)).apply()
 
 
 def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
-    """A model and what it is to become, once all is known to fit. Raises `TnmarsError`; changes nothing."""
+    """A model and what it is to become, checked to fit. Raises `TnmarsError`; changes nothing."""
     problems: list[Problem] = []
     made: dict[str, TNModule] = {}
     for entry in held.layers:
@@ -113,7 +153,7 @@ def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
 
 
 def _replace(model: nn.Module, entry: Mapping[str, Any], made: dict[str, TNModule]) -> Iterator[Problem]:
-    """Builds the layer of an entry, for all its names; tells what is against it."""
+    """Builds the layer of an entry, for all its names; yields what prevents it."""
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in entry["names"]:
         if name not in modules:
@@ -144,14 +184,14 @@ def _known(modules: Mapping[str, nn.Module]) -> str:
 
 
 def _device(module: nn.Module) -> torch.device | None:
-    """Where a module's first tensor is."""
+    """The device of a module's first tensor."""
     for value in (*module.parameters(), *module.buffers()):
         return value.device
     return None
 
 
 def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -> Iterator[Problem]:
-    """What is missing in the file, what is too much, what has another shape, and what is tied in the model alone."""
+    """Tensors that are missing, unexpected, of another shape, or tied in the model but not in the file."""
     expected: dict[str, Any] = dict(model.state_dict(keep_vars=True))
     for name, layer in made.items():
         prefix = _prefix(name)
@@ -169,7 +209,7 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
             continue
         found = held.tensors[key]
         if not isinstance(value, Tensor):
-            yield Problem(f"'{key}' of the model's state is no tensor, but it is one in the file.")
+            yield Problem(f"'{key}' of the model's state is not a tensor, but it is one in the file.")
         elif is_sharded(value):
             yield Problem(f"tensor '{key}' of the model is sharded over ranks.", "Load before the model is sharded.")
         elif value.is_meta:
@@ -191,15 +231,15 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 @dataclass
 class Loading:
-    """A model and what it is to become; nothing is changed before `apply`."""
+    """A model and what it is to become. Nothing changes before `apply`."""
 
     model: nn.Module
     held: Stored
     made: Mapping[str, TNModule]
-    """The layers to put in, by the names that they get."""
+    """The new layers by name."""
 
     def apply(self) -> nn.Module:
-        """Puts layers and tensors in. Returns the model, or what takes its place."""
+        """Puts layers and tensors into the model. Returns it, or its replacement."""
         self._share_parameters()
         for name, layer in self.made.items():
             old = self.model.get_submodule(name)
@@ -216,13 +256,13 @@ class Loading:
         return self.model
 
     def _take_over(self, layer: TNModule, old: TNModule) -> None:
-        """Where a layer has several names, the others get the same object."""
+        """Gives a layer with several names to all of them."""
         for name, other in self.made.items():
             if name and other is layer and self.model.get_submodule(name) is not old:
                 self.model.set_submodule(name, old)
 
     def _share_parameters(self) -> None:
-        """Gives new layers the file's types, its ties, and the model's own parameters wherever these fit."""
+        """Gives new layers the file's dtypes and ties, and the model's own parameters wherever they fit."""
         own = self.model.state_dict(keep_vars=True)
         used: set[int] = set()
         place: dict[int, nn.Parameter] = {}
@@ -240,23 +280,28 @@ class Loading:
 
 
 def _put(layer: nn.Module, key: str, found: Tensor, place: dict[int, nn.Parameter]) -> None:
-    """Sets a parameter or buffer of a layer: the one that stands for a tensor of the file, or a new one."""
-    *path, last = key.split(".")
-    owner = layer
-    for part in path:
-        inner = owner._modules[part]
-        assert inner is not None
-        owner = inner
-    value = owner._parameters.get(last)
+    """Sets a parameter or buffer of a layer: the one already chosen for a tensor of the file, or a new one."""
+    module, last = owner(layer, key)
+    value = module._parameters.get(last)
     if value is None:
-        buffer = owner._buffers[last]
+        buffer = module._buffers[last]
         assert buffer is not None
-        owner._buffers[last] = buffer.to(found.dtype)
+        module._buffers[last] = buffer.to(found.dtype)
         return
     if id(found) not in place:
         place[id(found)] = nn.Parameter(torch.empty_like(value, dtype=found.dtype))
     place[id(found)].requires_grad_(value.requires_grad)
-    owner._parameters[last] = place[id(found)]
+    module._parameters[last] = place[id(found)]
+
+
+def owner(layer: nn.Module, key: str) -> tuple[nn.Module, str]:
+    """The module that holds a parameter or buffer of a layer, and its name there. A core may be called `forward`."""
+    *path, last = key.split(".")
+    for part in path:
+        inner = layer._modules[part]
+        assert inner is not None
+        layer = inner
+    return layer, last
 
 
 def _become_(old: TNModule, new: TNModule) -> None:

@@ -1,7 +1,7 @@
-"""The state of a torch optimiser as plain data and tensors, by the names of parameters, and back.
+"""The state of a torch optimizer as plain data and tensors, by the names of parameters, and back.
 
-Groups and state are matched by name, never by position: so they find their parameters again in a model whose graphs
-are not those that the optimiser was made for.
+Groups and state are matched by name, never by position. So they find their parameters in a model whose graphs are not
+the ones that the optimizer was made for.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def to_json(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Any], dic
 def _name(parameter: Any, names: Mapping[nn.Parameter, str]) -> str:
     if parameter not in names:
         shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
-        text = f"the optimiser holds a parameter of shape {shape} that the model does not have."
-        fix = "Make one module of all that is trained, and save that; after a cut, pass the optimiser to prune_."
+        text = f"the optimizer holds a parameter of shape {shape} that the model does not have."
+        fix = "Save one module that holds all trained parameters. When pruning, pass the optimizer to prune_."
         raise TnmarsError(Problem(text, fix))
     return names[parameter]
 
 
 def _split(entries: Mapping[str, Any], where: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Entries as data; of a tensor only that it is one."""
-    found = {}
+    """Entries as data; a tensor is only marked, and put with the other tensors."""
+    plain = {}
     for key, value in entries.items():
         if isinstance(value, Tensor):
             tensors[f"{where}.{key}"] = whole(value)
-            found[key] = {"$tensor": True}
+            plain[key] = {"$tensor": True}
         else:
-            found[key] = encode(value, f"optimizer.{where}.{key}")
-    return found
+            plain[key] = encode(value, f"optimizer.{where}.{key}")
+    return plain
 
 
 def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -65,24 +65,24 @@ def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor
 def problems(
     optimizer: Optimizer, data: Mapping[str, Any], model: nn.Module, compiled: tuple[str, ...]
 ) -> Iterator[Problem]:
-    """What is against loading; parameters whose names start with one of `compiled` may come and go."""
+    """What prevents loading; parameters whose names start with one of `compiled` may differ."""
     kind = type(optimizer).__name__
     if kind != data["kind"]:
-        yield Problem(f"the optimiser is {kind}, but {data['kind']} in the file.")
+        yield Problem(f"the optimizer is {kind}, but {data['kind']} in the file.")
     names = {value: name for name, value in model.named_parameters()}
     held = [names.get(value) for group in optimizer.param_groups for value in group["params"]]
     if None in held:
-        yield Problem("the optimiser holds a parameter that the model does not have.")
+        yield Problem("the optimizer holds a parameter that the model does not have.")
     have = {name for name in held if name is not None and not name.startswith(compiled)}
     want = {name for group in data["groups"] for name in group["params"] if not name.startswith(compiled)}
     if have - want:
-        yield Problem(f"the optimiser trains {listing(sorted(have - want))}, but not in the file.")
+        yield Problem(f"the optimizer trains {listing(sorted(have - want))}, but not in the file.")
     if want - have:
-        yield Problem(f"the optimiser of the file trains {listing(sorted(want - have))}, but this one does not.")
+        yield Problem(f"the optimizer of the file trains {listing(sorted(want - have))}, but this one does not.")
 
 
 def load_(optimizer: Optimizer, data: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Gives an optimiser the groups and the state of a file, for the parameters that the model has now."""
+    """Gives an optimizer the groups and the state of a file, for the parameters that the model has now."""
     named = dict(model.named_parameters(remove_duplicate=False))
     groups = optimizer.param_groups
     for at, group in enumerate(data["groups"]):

@@ -1,6 +1,6 @@
-"""Python values to data that `json` writes, and back, exactly: tuples, counters and tables with other keys than text.
+"""Python values to data that `json` writes, and back, exactly: also tuples, counters and keys that are not text.
 
-Whatever is not plain data is refused by name: nothing is pickled.
+Whatever is not plain data is refused by its place: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tnmars.errors import Problem, TnmarsError
 
 
 def encode(value: Any, where: str) -> Any:
-    """A value as plain data. Raises `TnmarsError` with the place of what is not.
+    """A value as plain data. Raises `TnmarsError` with the place of anything else.
 
     >>> encode({"betas": (0.9, 0.99), "at": {30: 1}}, "x")
     {'betas': {'$tuple': [0.9, 0.99]}, 'at': {'$table': [[30, 1]]}}
@@ -33,7 +33,7 @@ def encode(value: Any, where: str) -> Any:
         if all(isinstance(key, str) and not key.startswith("$") for key in value) and not isinstance(value, Counter):
             return dict(pairs)
         return {"$counter" if isinstance(value, Counter) else "$table": pairs}
-    hint = "It may hold numbers, text, true and false, None, and lists, tuples and tables of these."
+    hint = "It must be a number, text, True, False or None, or a list, tuple or dict of these."
     raise TnmarsError(Problem(f"{where} is of type {type(value).__name__}, which cannot be saved.", hint))
 
 

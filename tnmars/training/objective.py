@@ -1,4 +1,4 @@
-"""What gates add to training: the penalty of a model, its expected size, and the parameter groups of an optimiser."""
+"""What gates add to training: the penalty of a model, its expected size, and the parameter groups of an optimizer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,24 @@ from tnmars.program.expected import Monomial, evaluate, parameter_terms
 
 
 def penalty(model: nn.Module) -> Tensor:
-    """The prior of masks and cores in nats, to be divided by the number of data and added to the mean loss.
+    """The penalty of a model in nats: the negative log-prior of its masks and cores, without constants.
 
-    While warm-up is on the masks' part is zero, with a gradient of zero; that of the cores stays.
+    Divide it by the number of training examples and add it to the mean loss. During warm-up the part of the masks is
+    zero and has a gradient of zero; the part of the cores stays.
+
+    Args:
+        model: A model with compiled layers. Layers without a selector contribute nothing.
+
+    Shape:
+        Returns a scalar, differentiable in the logits and the cores.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars(pi=1e-2))
+        >>> loss = layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8
+        >>> loss.shape
+        torch.Size([])
     """
     total: Tensor | None = None
     for _, layer in layers(model):
@@ -40,7 +55,7 @@ def _parts(layer: TNModule) -> Iterator[Tensor]:
 
 
 def _cost(layer: TNModule, probability: Tensor) -> Tensor:
-    """The expected cost of the open slices, in slices of average price; for description length, in parameters."""
+    """The expected cost of the open slices, in slices of average price; for the price `bic`, in parameters."""
     assert layer.masks is not None
     price = layer.masks.selector.price
     if price == "uniform":
@@ -60,27 +75,68 @@ def _expected_sizes(layer: TNModule, probability: Tensor) -> dict[str, Tensor]:
 
 
 def expected(model: nn.Module, what: str = "parameters") -> Tensor:
-    """The expected parameters of the cores, or MACs for the nominal batch, under the gates; differentiable.
+    """The expected size of a model under its gates, differentiable in the logits.
 
-    Layers without gates count as they are.
+    Layers without gates count in full. Use it to watch what training leaves of a model, or as a budget in the loss.
+
+    Args:
+        model: A model with compiled layers. All other modules are ignored.
+        what: `"parameters"` for the entries of all cores, or `"macs"` for the multiply-adds of inference with each
+            layer's nominal batch (`compile(batch=...)`).
+
+    Shape:
+        Returns a scalar.
+
+    Raises:
+        TnmarsError: If `what` is something else.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars(alpha=0.0, spread=0.0))
+        >>> tnmars.expected(layer).item()  # half of the 4 slices are open; each holds 6 + 5 parameters
+        22.0
     """
     if what not in ("parameters", "macs"):
-        raise TnmarsError(f"'{what}' is not something that is expected here; known: parameters, macs.")
+        raise TnmarsError(f"what is {what!r}, but must be 'parameters' or 'macs'.")
     total = torch.zeros(())
     for _, layer in layers(model):
         sizes: dict[str, Any] = {name: bond.size for name, bond in layer.graph.bonds.items()}
+        share = 1.0
         if layer.masks is not None:
-            sizes = _expected_sizes(layer, layer.masks.probability([whole(value) for value in layer.logits()]))
-        total = total + evaluate(_terms(layer, what), sizes)
+            probability = layer.masks.probability([whole(value) for value in layer.logits()])
+            sizes = _expected_sizes(layer, probability)
+            share = float(probability.detach().mean())
+        terms = parameter_terms(layer.graph) if what == "parameters" else layer.mac_terms(share)
+        total = total + evaluate(terms, sizes)
     return total
 
 
 def param_groups(
     model: nn.Module, lr: float, *, mask_lr: float | None = None, weight_decay: float | None = None
 ) -> list[dict[str, Any]]:
-    """Groups for a torch optimiser: logits of gates by themselves, without weight decay, and all else.
+    """Parameter groups for a torch optimizer: all parameters but the gates, and the gates without weight decay.
 
-    Without `weight_decay` the other group has the optimiser's own.
+    Weight decay would pull logits to 0, that is, every gate to half open; so the gates are a group of their own.
+
+    Args:
+        model: Any model. Parameters that do not require gradients are left out.
+        lr: The learning rate of everything but the gates.
+        mask_lr: The learning rate of the gates; `lr` by default. Choose a larger one if the ranks settle too late: the
+            logits have a longer way to go than weights.
+        weight_decay: The weight decay of everything but the gates; the optimizer's own by default. The penalty
+            already has a prior on the cores (`sigma` of the selector).
+
+    Returns:
+        One or two groups, to be passed to an optimizer such as `torch.optim.Adam`.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
+        >>> groups = tnmars.param_groups(layer, lr=1e-3, mask_lr=1e-2, weight_decay=0.01)
+        >>> [(len(group["params"]), group["lr"], group["weight_decay"]) for group in groups]
+        [(3, 0.001, 0.01), (1, 0.01, 0.0)]
     """
     logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
     trained = [value for value in model.parameters() if value.requires_grad]

@@ -1,7 +1,8 @@
 """The schedule of masks: warm-up, temperature, and the noise of each step, for all layers of a model at once.
 
-It is used like a learning-rate scheduler, `schedule.step()` after each step of the optimiser. The noise of a step
-depends on the seed and the number of the step alone, so it is the same on every rank and after a resume.
+It is used like a learning-rate scheduler: call `schedule.step()` after each step of the optimizer. The noise of a
+layer depends only on the seed, the step and the layer's name in the unwrapped model. So it is the same on every rank,
+after a resume, and under any of torch's wrappers (DDP, FSDP, `torch.compile`, activation checkpoints).
 """
 
 from __future__ import annotations
@@ -14,22 +15,59 @@ from zlib import crc32
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
 from tnmars.layer.module import layers
 
 UNMOVED = 100
-"""After how many steps beyond warm-up a gate should have moved."""
+"""The number of steps after warm-up within which a gate should have moved."""
+
+
+WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+"""Wrappers that hold a model as `module`; a module of the user's own may have that name too."""
+WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""The names that torch's other wrappers hold a model under."""
 
 
 class MaskSchedule:
-    """Sets the gates' noise, temperature and warm-up for every step.
+    """The schedule of all gates of a model: their noise, temperature and warm-up for every step.
 
-    Warm-up lasts `warmup_steps`: no gates, no gate term. The temperature falls over `decay_steps` after it, by default
-    until `total_steps`; it is held for `every` steps at a time (the steps of an epoch, for the schedule of the paper).
-    Give the optimiser where there is a warm-up: what it has counted for the gates by then, all of it zeros, is
-    forgotten when warm-up ends; else Adam's first steps would be several times too long.
+    Call `step()` after each step of the optimizer. During warm-up all gates are 1, the penalty has no part for them,
+    and no logit moves. After it the temperature falls, and each step draws new noise.
+
+    Args:
+        model: The model, wrapped or not. The noise of a layer depends only on the seed, the step and the layer's name
+            without wrappers.
+        total_steps: The number of training steps. The temperature falls until then, if `decay_steps` is not given.
+        decay_steps: The number of steps after warm-up in which the temperature falls from its first to its last value.
+        warmup_steps: The number of steps without gates, at least 0; none by default. Use some if the cores should
+            settle before slices compete.
+        every: The number of steps for which the temperature is held, at least 1. The paper holds it for an epoch:
+            then pass the number of steps of an epoch.
+        seed: The seed of the noise; drawn from torch's random state by default, the same on all ranks.
+        optimizer: The optimizer of the gates. Pass it if there is a warm-up: its state for the gates, which has seen
+            only zero gradients, is dropped when warm-up ends. Otherwise Adam's first steps would be several times too
+            long.
+
+    Raises:
+        TnmarsError: If neither `total_steps` nor `decay_steps` is given, or a number is out of range.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
+        >>> optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+        >>> schedule = tnmars.MaskSchedule(layer, total_steps=100, warmup_steps=10, optimizer=optimizer)
+        >>> for _ in range(20):
+        ...     (layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8).backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     schedule.step()
+        >>> schedule.is_warm, round(schedule.progress, 3)
+        (False, 0.111)
     """
 
     def __init__(
@@ -44,13 +82,15 @@ class MaskSchedule:
         optimizer: torch.optim.Optimizer | None = None,
     ):
         if decay_steps is None and total_steps is None:
-            raise TnmarsError("the schedule needs its length: give total_steps, or decay_steps for the temperature.")
-        if warmup_steps < 0 or every < 1:
-            raise TnmarsError("warmup_steps is at least 0 and every at least 1.")
-        if total_steps is not None and not 0 <= warmup_steps < total_steps:
-            raise TnmarsError(f"warm-up of {warmup_steps} steps leaves none of {total_steps} for the gates.")
+            raise TnmarsError("the schedule needs a length: give total_steps, or decay_steps for the temperature.")
+        if warmup_steps < 0:
+            raise TnmarsError(f"warmup_steps is {warmup_steps}, but must be at least 0.")
+        if every < 1:
+            raise TnmarsError(f"every is {every}, but must be at least 1.")
+        if total_steps is not None and warmup_steps >= total_steps:
+            raise TnmarsError(f"warmup_steps is {warmup_steps}, but must be less than total_steps, {total_steps}.")
         if decay_steps is not None and not (isfinite(decay_steps) and decay_steps > 0):
-            raise TnmarsError(f"decay_steps is {decay_steps}; it is a number of steps above 0.")
+            raise TnmarsError(f"decay_steps is {decay_steps}, but must be a number above 0.")
         if decay_steps is None:
             assert total_steps is not None
             decay_steps = max(total_steps - warmup_steps, 1)
@@ -72,12 +112,12 @@ class MaskSchedule:
 
     @property
     def progress(self) -> float:
-        """How much of the temperature's decay is done, from 0."""
+        """The share of the temperature's decay that is done, from 0 to 1 and beyond."""
         done = max(self.steps - self.warmup_steps, 0)
         return (done // self.every) * self.every / self.decay_steps
 
     def step(self) -> None:
-        """Goes on to the next step: new noise for all gates."""
+        """Advances to the next step: new noise for all gates, and the temperature."""
         self.steps += 1
         self._set()
         if self.warmup_steps and self.steps == self.warmup_steps:
@@ -85,34 +125,36 @@ class MaskSchedule:
         self._watch()
 
     def _forget(self) -> None:
-        """At the end of warm-up, takes the gates out of the optimiser's memory."""
+        """Drops the optimizer's state for the gates at the end of warm-up."""
         gates = [value for _, layer in layers(self.model) for value in layer.logits()]
         if self.optimizer is not None:
             for value in gates:
                 self.optimizer.state.pop(value, None)
         elif gates:
             warnings.warn(
-                "warm-up has ended, and an optimiser such as Adam has counted its steps for the gates too, so that "
-                "their first steps are several times too long: give it to MaskSchedule(optimizer=...).",
+                "warm-up has ended, but an optimizer such as Adam has counted its steps for the gates too, so that "
+                "their first steps are several times too long. Pass it: MaskSchedule(..., optimizer=optimizer).",
                 UserWarning,
                 stacklevel=3,
             )
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of the schedule as plain data, for a checkpoint."""
         keys = ("decay_steps", "warmup_steps", "every", "seed", "steps")
         return {key: getattr(self, key) for key in keys}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a state of `state_dict`, with the noise of its step."""
         for key in self.state_dict():
             setattr(self, key, state[key])
         self._first = None
         self._set()
 
     def _set(self) -> None:
-        """Sets the buffers of every layer for the coming step; the noise of one does not depend on the others."""
+        """Sets the buffers of every layer for the coming step. The noise of a layer does not depend on the others."""
         for name, layer in layers(self.model):
             if layer.masks is not None:
-                noise = layer.masks.selector.noise(int(layer.masks.drawn), self._random(name))
+                noise = layer.masks.selector.noise(int(layer.masks.drawn), self._random(unwrapped(self.model, name)))
                 temperature = layer.masks.selector.temperature_at(self.progress)
                 layer.masks.redraw_(noise, temperature, is_warm=self.is_warm)
 
@@ -122,7 +164,7 @@ class MaskSchedule:
         return torch.Generator().manual_seed(key % 2**63)
 
     def _watch(self) -> None:
-        """Warns once if gates are there, warm-up is over, and none has moved."""
+        """Warns once if there are gates and none has moved since warm-up ended."""
         if self._has_warned or self.is_warm or self.steps > self.warmup_steps + UNMOVED:
             return
         if self._first is None:
@@ -131,17 +173,33 @@ class MaskSchedule:
             self._has_warned = True
             if self._first.numel() and torch.equal(self._logits(), self._first):
                 warnings.warn(
-                    f"no gate has moved in {UNMOVED} steps: is tnmars.penalty(model) part of the loss, and are the "
-                    "logits in the optimiser (tnmars.param_groups)?",
+                    f"no gate has moved in {UNMOVED} steps. Is tnmars.penalty(model) part of the loss, and are the "
+                    "logits in the optimizer (tnmars.param_groups)?",
                     UserWarning,
                     stacklevel=3,
                 )
 
     def _logits(self) -> Tensor:
-        found = [whole(value.detach()).reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
-        return torch.cat(found).clone() if found else torch.zeros(0)
+        logits = [whole(value.detach()).reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
+        return torch.cat(logits).clone() if logits else torch.zeros(0)
+
+
+def unwrapped(model: nn.Module, name: str) -> str:
+    """The name that a module of a model would have if neither the model nor a part of it were wrapped.
+
+    >>> unwrapped(DataParallel(nn.Sequential(nn.ReLU())), "module.0")
+    '0'
+    """
+    kept: list[str] = []
+    owner: nn.Module | None = model
+    for part in name.split(".") if name else []:
+        assert owner is not None
+        if part not in WRAPPED and not (part == "module" and isinstance(owner, WRAPPERS)):
+            kept.append(part)
+        owner = owner._modules[part]
+    return ".".join(kept)
 
 
 def _shared_seed() -> int:
-    """A seed from torch's own random state; under several processes, that of rank 0."""
+    """A seed from torch's random state; under several processes, rank 0's."""
     return int(from_first_rank(torch.randint(2**31, ())))

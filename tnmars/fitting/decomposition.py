@@ -1,7 +1,8 @@
-"""A graph with numbers: cores as plain float64 tensors, the value of the whole, and what it becomes when it is cut.
+"""A graph with values for its cores: the tensor it stands for, and what it becomes when bonds are cut.
 
-Everything here works on the modes as axes, in the graph's order, whatever the kind of the layer. Contractions are
-planned once for each set of sizes and kept.
+Everything here works on the modes as axes, in the graph's order, whatever the layer's kind. The compiler is not used:
+fitting computes in float64 and changes the sizes at every step, while a compiled layer pays off when one program runs
+many times. Contraction orders are found by opt_einsum and cached by size.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.init import deviations
+from tnmars.layer.open_slices import resized
 from tnmars.pruning.follow import cores_after
 
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """A graph, its cores by qualified name, and for each bond the name that it had in the graph it all began with."""
+class Decomposition:
+    """A graph, its cores by qualified name, and each bond's name in the graph that the fit started from."""
 
     graph: Graph
     cores: Mapping[str, Tensor]
@@ -37,45 +39,52 @@ class Network:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each bond that is left, by its first name."""
+        """The sizes of the remaining bonds, by their names in the first graph."""
         return {self.names[name]: bond.size for name, bond in self.graph.bonds.items()}
 
-    def cut(self, keep: Keep) -> Network:
-        """With only the kept slices; a term of which a bond keeps none is removed."""
+    def cut(self, keep: Keep) -> Decomposition:
+        """The decomposition with only the kept slices. A term is removed when one of its bonds keeps no slice."""
         rewrite = prune(self.graph, keep)
         names = {now: self.names[was] for now, was in rewrite.bonds}
-        return Network(rewrite.graph, cores_after(rewrite, self.cores), names)
+        return Decomposition(rewrite.graph, cores_after(rewrite, self.cores), names)
 
-    def with_cores(self, cores: Mapping[str, Tensor]) -> Network:
+    def with_cores(self, cores: Mapping[str, Tensor]) -> Decomposition:
         return replace(self, cores=dict(cores))
 
 
-def random_network(graph: Graph, random: torch.Generator, names: Mapping[str, str] | None = None) -> Network:
-    """A network of unit variance, its cores normal."""
+def random_decomposition(
+    graph: Graph, random: torch.Generator, names: Mapping[str, str] | None = None
+) -> Decomposition:
+    """A decomposition with normally distributed cores, whose tensor has unit variance."""
     scale = deviations(graph, 1.0)
     cores = {
         name: torch.randn(shape, generator=random, dtype=torch.float64) * scale[name]
         for name, shape in graph.cores.items()
     }
-    return Network(graph, cores, names or {name: name for name in graph.bonds})
+    return Decomposition(graph, cores, names or {name: name for name in graph.bonds})
+
+
+def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with other sizes of some bonds."""
+    return resized(graph, {**{name: bond.size for name, bond in graph.bonds.items()}, **sizes})
 
 
 def labels(graph: Graph) -> list[dict[str, Labels]]:
-    """For each term, the labels of its cores by qualified name: modes by name, bonds by qualified name after a `:`."""
-    found = []
+    """For each term, the labels of its cores: a mode is its name, a bond is its qualified name after a `:`."""
+    terms = []
     for term in graph.terms:
         bonds = {bond.name: f":{graph.qualified(term, bond.name)}" for bond in term.bonds}
-        found.append(
+        terms.append(
             {
                 graph.qualified(term, core.name): tuple(bonds.get(edge, edge) for edge in core.edges)
                 for core in term.cores
             }
         )
-    return found
+    return terms
 
 
 def dense(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
-    """The whole tensor, one axis per mode."""
+    """The full tensor, one axis per mode."""
     modes = tuple(mode.name for mode in graph.modes)
     total: Tensor | None = None
     for term in labels(graph):
@@ -89,13 +98,12 @@ def dense(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
 def contract(inputs: Sequence[Labels], output: Labels, values: Sequence[Tensor]) -> Tensor:
     """The product of tensors, summed over the labels that the output does not have."""
     shapes = tuple(tuple(value.shape) for value in values)
-    run = _planned(tuple(inputs), tuple(output), shapes)
-    found: Tensor = run(*values, backend="torch")
-    return found
+    result: Tensor = _expression(tuple(inputs), tuple(output), shapes)(*values, backend="torch")
+    return result
 
 
 @lru_cache(maxsize=8192)
-def _planned(inputs: tuple[Labels, ...], output: Labels, shapes: tuple[tuple[int, ...], ...]) -> Any:
+def _expression(inputs: tuple[Labels, ...], output: Labels, shapes: tuple[tuple[int, ...], ...]) -> Any:
     letters = {label: opt_einsum.get_symbol(at) for at, label in enumerate(dict.fromkeys(sum((*inputs, output), ())))}
     equation = ",".join("".join(letters[label] for label in each) for each in inputs)
     equation += "->" + "".join(letters[label] for label in output)
@@ -105,5 +113,5 @@ def _planned(inputs: tuple[Labels, ...], output: Labels, shapes: tuple[tuple[int
 
 @lru_cache(maxsize=8192)
 def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
-    """An order of contraction, for sizes rounded to powers of 2: the search takes longer than most contractions."""
+    """A contraction order for sizes rounded up to powers of 2; finding it takes longer than most contractions."""
     return opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="auto")[0]

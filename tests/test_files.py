@@ -1,0 +1,67 @@
+"""Files that are whole or not there: their rights, and what is left of an interrupted write."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tnmars.errors import TnmarsError
+from tnmars.files import write_bytes, write_text
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002, 0o000])
+def mask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_a_file_has_the_rights_of_any_new_file(mask: int, tmp_path: Path) -> None:
+    write_text(tmp_path / "ours", "x")
+    (tmp_path / "plain").write_text("x", encoding="utf-8")
+    ours, plain = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ours", "plain"))
+    assert ours == plain == 0o666 & ~mask
+
+
+def test_the_umask_of_the_process_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It belongs to all threads: a file that another one makes meanwhile would get other rights."""
+
+    def refuse(mask: int) -> int:
+        raise AssertionError("the umask of the whole process was changed")
+
+    monkeypatch.setattr(os, "umask", refuse)
+    write_text(tmp_path / "file", "x")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "x"
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        raise RuntimeError("interrupted")
+
+    write_text(tmp_path / "file", "before")
+    with pytest.raises(RuntimeError, match="interrupted"):
+        write_bytes(tmp_path / "file", pieces())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "before"
+
+
+def test_many_threads_write_the_same_file(tmp_path: Path) -> None:
+    texts = [str(at) * 10_000 for at in range(8)]
+    threads = [threading.Thread(target=write_text, args=(tmp_path / "file", text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "file").read_text(encoding="utf-8") in texts
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TnmarsError, match=r"cannot be written: No such file or directory\.$"):
+        write_text(tmp_path / "no" / "file", "x")
