@@ -167,7 +167,7 @@ def test_the_bias_is_drawn_as_torchs(spec: str, bound: float) -> None:
 
 def test_a_rule_that_is_not_known() -> None:
     graph = tnmars.load(oracle.spec("tt_linear"))
-    with pytest.raises(TnmarsError, match="init 'xavier' is not known; give a variance, or one of glorot, kaiming"):
+    with pytest.raises(TnmarsError, match="init is 'xavier', but must be a variance, or one of glorot, kaiming"):
         tnmars.compile(graph, init="xavier")
 
 

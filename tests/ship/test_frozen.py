@@ -220,7 +220,7 @@ def test_a_table_that_is_too_large_as_a_whole_is_frozen_in_parts() -> None:
 
 
 def test_a_form_that_is_not_known() -> None:
-    with pytest.raises(TnmarsError, match="form 'small' is not known; forms: compact, fast"):
+    with pytest.raises(TnmarsError, match="form is 'small', but must be 'compact' or 'fast'"):
         tnmars.freeze(tnmars.compile(LINEAR), "small")
 
 

@@ -1,8 +1,8 @@
-"""A batch in chunks: a function of rows is run on a few of them at a time, so that what it makes in between is small.
+"""A batch in chunks: a function of rows runs on a few of them at a time, so that its intermediates are small.
 
-Small intermediates stay in the caches and in memory that the process has already, which is faster than one pass over
-the whole batch. A training step keeps them for its backward pass; where that would be too much, only those of the first
-rows are kept, and those of the others are made again.
+Small intermediates stay in the caches and in memory that the process already has, which is faster than one pass over
+the whole batch. A training step keeps them for its backward pass. Where that would be too much, it keeps only those of
+the first rows and recomputes the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Run = Callable[..., Tensor]
 def in_chunks(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...], keep: int = 0) -> Tensor:
     """`run(rows, *more)`, computed `size` rows at a time; its result has a row for each.
 
-    With gradients, what is made in between is kept for the first `keep` rows alone; 0 keeps all.
+    With gradients, intermediates are kept for the first `keep` rows only; 0 keeps all.
     """
     if is_plain():
         if not (torch.is_grad_enabled() and any(value.requires_grad for value in (rows, *more))):
@@ -37,11 +37,11 @@ def in_chunks(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...], keep:
 def _filled(run: Run, size: int, rows: Tensor, more: tuple[Tensor, ...]) -> Tensor:
     pieces = torch.split(rows, size)
     first = run(pieces[0], *more)
-    found = first.new_empty((rows.shape[0], *first.shape[1:]))
-    found[:size] = first
+    output = first.new_empty((rows.shape[0], *first.shape[1:]))
+    output[:size] = first
     for at, piece in enumerate(pieces[1:], 1):
-        found[at * size : (at + 1) * size] = run(piece, *more)
-    return found
+        output[at * size : (at + 1) * size] = run(piece, *more)
+    return output
 
 
 class _Remade(torch.autograd.Function):
@@ -70,10 +70,10 @@ class _Remade(torch.autograd.Function):
         (slope,) = gradients
         rows, *more = ctx.saved_tensors
         needed = ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():  # gradients of gradients are wanted
+        if torch.is_grad_enabled():  # gradients of gradients are requested
             made = torch.cat([ctx.run(piece, *more) for piece in torch.split(rows, ctx.size)])
-            wanted = [value for value, is_needed in zip((rows, *more), needed, strict=True) if is_needed]
-            slopes = iter(torch.autograd.grad(made, wanted, slope, create_graph=True))
+            leaves = [value for value, is_needed in zip((rows, *more), needed, strict=True) if is_needed]
+            slopes = iter(torch.autograd.grad(made, leaves, slope, create_graph=True))
             return (None, None, None, *(next(slopes) if is_needed else None for is_needed in needed))
         return (None, None, None, *_slopes(ctx, slope, rows, needed))
 
@@ -84,10 +84,10 @@ def _leaves(values: tuple[Tensor, ...], needed: tuple[bool, ...]) -> tuple[Tenso
 
 def _slopes(ctx: Any, slope: Tensor, rows: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
     """The gradients of the rows and of all else, added up over the chunks."""
-    wanted = [value for value in ctx.given if value.requires_grad]
+    leaves = [value for value in ctx.given if value.requires_grad]
     sums: list[Tensor] = []
     inner = torch.empty_like(rows) if needed[0] else None
-    kept, ctx.kept = ctx.kept, []  # a second backward pass makes all of them again
+    kept, ctx.kept = ctx.kept, []  # a second backward pass recomputes all of them
     for at, (piece, part) in enumerate(zip(torch.split(rows, ctx.size), torch.split(slope, ctx.size), strict=True)):
         if at < len(kept):
             (leaf, made), kept[at] = kept[at], None
@@ -95,13 +95,13 @@ def _slopes(ctx: Any, slope: Tensor, rows: Tensor, needed: tuple[bool, ...]) -> 
             (leaf,) = _leaves((piece,), needed[:1])
             with torch.enable_grad():
                 made = ctx.run(leaf, *ctx.given)
-        found = torch.autograd.grad([made], [*wanted, *([leaf] if inner is not None else [])], [part])
+        slopes = torch.autograd.grad([made], [*leaves, *([leaf] if inner is not None else [])], [part])
         del made
         if inner is not None:
-            inner[at * ctx.size : (at + 1) * ctx.size] = found[-1]
+            inner[at * ctx.size : (at + 1) * ctx.size] = slopes[-1]
         if sums:
-            add_all_(sums, found[: len(wanted)])
+            add_all_(sums, slopes[: len(leaves)])
         else:
-            sums = [value.contiguous() for value in found[: len(wanted)]]
+            sums = [value.contiguous() for value in slopes[: len(leaves)]]
     given = iter(sums)
     return [inner, *(next(given) if is_needed else None for is_needed in needed[1:])]

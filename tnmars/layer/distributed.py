@@ -17,7 +17,7 @@ def is_sharded(value: Tensor) -> bool:
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole tensor, on every rank; differentiable."""
+    """The full tensor, on every rank; differentiable."""
     found: Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]
     return found
 
@@ -46,7 +46,7 @@ class _Squares(torch.autograd.Function):
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes files; the only one does."""
+    """Whether this process writes files: rank 0, or the only process."""
     return not _has_ranks() or torch.distributed.get_rank() == 0
 
 

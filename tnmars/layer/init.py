@@ -1,4 +1,4 @@
-"""Initial values of cores that give the whole weight the variance asked for, for any graph.
+"""Initial values of cores that give the dense weight a requested variance, for any graph.
 
 An entry of a term is a sum over all its bonds of products of one entry of each core, so with independent cores of
 variance s^2 its variance is s^(2 * cores) times the product of the bonds' sizes; terms add up. For a tensor train this
@@ -18,10 +18,10 @@ RULES = ("glorot", "kaiming")
 
 
 def variance(graph: Graph, rule: str | float | None = None) -> float:
-    """The variance of an entry of the weight: by a rule, or as given. By default torch's for a table, else Glorot."""
+    """The variance of an entry of the weight: by a rule, or as given. By default 1 for a table, else Glorot."""
     if isinstance(rule, (int, float)):
         if isinstance(rule, bool) or not (isfinite(rule) and rule >= 0):
-            raise TnmarsError(f"init is {rule!r}; give a variance from 0 on, or one of {', '.join(RULES)}.")
+            raise TnmarsError(f"init is {rule!r}, but must be a variance of at least 0, or one of {', '.join(RULES)}.")
         return float(rule)
     if rule is None:
         rule = "glorot" if graph.of_role(Role.IN) or graph.of_role(Role.PATCH) else "unit"
@@ -34,14 +34,14 @@ def variance(graph: Graph, rule: str | float | None = None) -> float:
         return 2.0 / (fan_in + fan_out)
     if rule == "kaiming":
         return 2.0 / fan_in
-    raise TnmarsError(f"init '{rule}' is not known; give a variance, or one of {', '.join(RULES)}.")
+    raise TnmarsError(f"init is '{rule}', but must be a variance, or one of {', '.join(RULES)}.")
 
 
-def deviations(graph: Graph, whole: float) -> dict[str, float]:
-    """The standard deviation of the entries of each core, so that the weight has the variance `whole`."""
+def deviations(graph: Graph, target: float) -> dict[str, float]:
+    """The standard deviation of the entries of each core, so that the weight has the target variance."""
     found = {}
     for term in graph.terms:
-        share = whole / len(graph.terms) / prod(bond.size for bond in term.bonds)
+        share = target / len(graph.terms) / prod(bond.size for bond in term.bonds)
         deviation = share ** (0.5 / len(term.cores))
         found.update({graph.qualified(term, core.name): deviation for core in term.cores})
     return found
@@ -49,6 +49,6 @@ def deviations(graph: Graph, whole: float) -> dict[str, float]:
 
 @torch.no_grad()
 def fill_(cores: dict[str, torch.nn.Parameter], graph: Graph, rule: str | float | None = None) -> None:
-    """Draws every core anew."""
+    """Fills every core with random entries."""
     for name, deviation in deviations(graph, variance(graph, rule)).items():
         cores[name].normal_(0.0, deviation)

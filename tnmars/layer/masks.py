@@ -1,7 +1,7 @@
 """The masks of one layer: gates of all its bonds from one vector operation, and the buffers that they depend on.
 
-The noise, the temperature and whether warm-up is on are buffers: they are saved, and a schedule sets them. While
-warm-up is on the noise is infinite, so that every gate is 1 and no logit has a gradient but zero.
+The noise, the temperature and whether warm-up is on are buffers: they are saved, and a schedule sets them. During
+warm-up the noise is infinite: every gate is 1, and every logit's gradient is zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tnmars.select.base import Selector
 
 UNSCHEDULED = 1000
-"""After how many training passes without a step of a schedule a user has probably forgotten it."""
+"""After this many training passes without a step of a schedule, the user has probably forgotten it."""
 
 
 class Masks(nn.Module):
@@ -26,14 +26,14 @@ class Masks(nn.Module):
     temperature: Tensor
     is_warm: Tensor
     places: Tensor
-    """Where each gate stood among those that the layer began with: noise is drawn for all of these, so that the gates
-    that are left get the same whether others have been dropped or not."""
+    """The position of each gate among those that the layer began with. Noise is drawn for all of these, so that the
+    remaining gates get the same noise whether or not others have been dropped."""
     drawn: Tensor
     """How many gates the layer began with."""
     unit: Tensor
-    """What an average slice of the layer cost at the beginning, where slices are priced by what they hold."""
+    """The price of an average slice at the beginning, where slices are priced by what they hold."""
     shut_for: Tensor
-    """For how many steps each gate has been shut, where a schedule counts them."""
+    """The number of steps that each gate has been shut, where a schedule counts them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Masks(nn.Module):
 
     @torch.no_grad()
     def reset_(self) -> None:
-        """Sets every buffer as it is at the beginning, with noise from torch's own random state."""
+        """Sets every buffer to its initial value, with noise from torch's own random state."""
         count = sum(self.sizes.values())
         self.places.copy_(torch.arange(count))
         self.drawn.fill_(count)
@@ -76,7 +76,7 @@ class Masks(nn.Module):
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample, from that of all gates that the layer began with."""
         if self._passes is not None:
-            self._passes = 0 if self._passes == 0 else None  # the first sets it up; from then on someone steps it
+            self._passes = 0 if self._passes == 0 else None  # the first call sets it up; later ones are steps
         self._draw(noise, temperature, is_warm=is_warm)
 
     def _draw(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
@@ -90,11 +90,11 @@ class Masks(nn.Module):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether gates are drawn now, rather than cut as `prune` would."""
+        """Whether gates are sampled now, rather than rounded as `prune` does."""
         return self.training or self.selector.sample_in_eval
 
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
+        """The gates of each bond, in the order of `sizes`: sampled while training, else what pruning would keep."""
         if not self.is_drawn:
             return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
         if not torch.compiler.is_compiling():
@@ -115,21 +115,19 @@ class Masks(nn.Module):
         return torch.split(gates, self.lengths), [each.tolist() for each in flags]
 
     def take_(self, other: Masks, taken: Tensor) -> None:
-        """Takes over the state of other masks, of whose gates it has those taken."""
+        """Copies the state of other masks, for those of their gates that these masks have."""
         for name in ("noise", "places", "shut_for"):
             getattr(self, name).copy_(getattr(other, name)[taken])
         for name in ("temperature", "is_warm", "drawn", "unit"):
             getattr(self, name).copy_(getattr(other, name))
 
     def probability(self, logits: Sequence[Tensor]) -> Tensor:
-        """How probable it is that each gate is open, all bonds in one vector."""
-        found = self.selector.probability(_joined(logits))
-        if self.selector.opens_first:
-            found = found.index_fill(0, self._firsts(), 1.0)
-        return found
+        """The probability that each gate is open, all bonds in one vector."""
+        probability = self.selector.probability(_joined(logits))
+        return probability.index_fill(0, self._firsts(), 1.0) if self.selector.opens_first else probability
 
     def watch(self) -> None:
-        """Warns once if training goes on and no schedule is ever stepped."""
+        """Warns once if training continues and no schedule is ever stepped."""
         if self._passes is None or not torch.is_grad_enabled():
             return
         self._passes += 1
@@ -137,7 +135,7 @@ class Masks(nn.Module):
             self._passes = None
             warnings.warn(
                 f"{UNSCHEDULED:,} training passes with the same sample of the gates: call step() of a "
-                "tnmars.MaskSchedule after each step of the optimiser.",
+                "tnmars.MaskSchedule after each step of the optimizer.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -1,8 +1,7 @@
 """Plans to `nn.Module`: parameters, bias and the emitted functions, one for each range of batch sizes.
 
-`forward` checks its input against the graph, picks a plan by comparing the batch with a few limits, and runs it. It is
-a pure function of input, parameters and buffers. Under `torch.compile` and `torch.export` the plans of the nominal
-batch are taken, without a branch.
+`forward` checks its input against the graph, picks a plan by the batch size, and runs it. It is a pure function of
+input, parameters and buffers. `torch.compile` and `torch.export` take the plans of the nominal batch, without a branch.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
 
 
 LARGE = 2**31
-"""From how many entries on it is asked first whether there is room for a whole weight."""
+"""A dense weight with at least this many entries is made only if there is memory for it."""
 
 
 class Cores(nn.Module):
@@ -58,9 +57,9 @@ class Cores(nn.Module):
             return quick
         first, _, rest = name.partition(".")
         if not rest:
-            found = self._parameters[first]
-            assert found is not None
-            return found
+            value = self._parameters[first]
+            assert value is not None
+            return value
         child = self._modules[first]
         assert isinstance(child, Cores)
         return child.get(rest)
@@ -74,7 +73,7 @@ class Cores(nn.Module):
 
 
 class Shell(nn.Module):
-    """What compiled and frozen layers have in common: the graph, the sizes torch's layer has, and the face."""
+    """What compiled and frozen layers have in common: the graph, the sizes of torch's layer, and the forward pass."""
 
     graph: Graph
     bias: Any
@@ -107,7 +106,48 @@ class Shell(nn.Module):
 
 
 class TNModule(Shell):
-    """A layer whose weight is a tensor network."""
+    """A layer whose weight is a tensor network. `tnmars.compile` makes one.
+
+    It is used like torch's own layer of its kind: `torch.nn.Linear`, `Conv1d` to `Conv3d`, `Embedding` or
+    `EmbeddingBag`, with the same sizes as attributes (`in_features`, `kernel_size`, ...). It can be saved, pickled,
+    copied, moved with `to`, and compiled with `torch.compile`.
+
+    Args:
+        planner: The graph, and how its contraction is planned.
+        rule: How cores are initialized: `"glorot"`, `"kaiming"` or the variance of the weight. By default 1 for a table
+            or a tensor, else Glorot.
+        selector: The rule that trains the gates of the bonds, such as `tnmars.Mars()`; by default there are no gates.
+        open_only: Whether a training step contracts only the slices whose gates are open in its sample.
+        plans: Plans to take over, by mode and batch, for example those of another layer; by default they are made.
+        device: Where the parameters are, by default torch's default device.
+        dtype: The type of the cores and the bias, by default torch's default dtype.
+
+    Attributes:
+        graph: The graph of the layer.
+        cores: The cores by name; parameters `cores.G1`, or `cores.t1.G1` where there are several terms.
+        bias: The bias, or None.
+        gates: The logits of the gates by bond; None without gates.
+        masks: What turns logits into gates; None without gates.
+
+    Shape:
+        - linear: input `(*, in_features)`, output `(*, out_features)`.
+        - conv: input `(batch, in_channels, *image)` or without the batch, output `(batch, out_channels, *image)`.
+        - embedding: an index of any shape, output `(*index.shape, embedding_dim)`; with a mode, one row for each bag.
+        - tensor: no input, output the tensor itself; or an index `(*, modes)`, output the entries `(*)`.
+        - map: named inputs and an output with the axes that the graph gives them.
+
+    Raises:
+        ShapeError: Where an input does not have the shape or dtype of the graph.
+
+    Example:
+        >>> import torch, tnmars
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
+        >>> layer(torch.ones(7, 16)).shape
+        torch.Size([7, 15])
+        >>> layer.dense().shape
+        torch.Size([15, 16])
+    """
 
     gates: Cores | None
     """The logits of the gates by bond; none without a selector."""
@@ -132,8 +172,6 @@ class TNModule(Shell):
         self.rule = rule
         self.selector = selector
         self.open_only = open_only
-        self.register_module("gates", None)
-        self.register_module("masks", None)
         self.cache_(None)
         graph = planner.graph
         cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
@@ -156,7 +194,10 @@ class TNModule(Shell):
         self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self.cores = Cores(cores)
-        self.gates, self.masks = None, None
+        for name in ("gates", "masks"):
+            if name in self._modules:
+                delattr(self, name)  # torch would keep a module that is None
+            setattr(self, name, None)
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
@@ -177,7 +218,7 @@ class TNModule(Shell):
         self.opening = Opening(self.planner)
 
     def reset_parameters(self) -> None:
-        """Draws cores and bias anew: the weight with the variance asked for, the bias as torch's layers do."""
+        """Initializes cores, bias and gates again: the weight with the requested variance, the bias as torch does."""
         if self._anchor.is_meta:
             return
         init.fill_({name: self.cores.get(name) for name in self.graph.cores}, self.graph, self.rule)
@@ -192,7 +233,7 @@ class TNModule(Shell):
             self.masks.unit.fill_(self._average_price())
 
     def _average_price(self) -> float:
-        """What a slice costs in the mean, where slices are priced by what they hold."""
+        """The average price of a slice, where slices are priced by what they hold."""
         assert self.masks is not None
         what = self.masks.selector.price
         if what not in ("parameters", "macs"):
@@ -224,7 +265,7 @@ class TNModule(Shell):
         return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
-        """As in `nn.Module`; but gates stay in float32 at least, for half the digits would not let them learn."""
+        """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""
         before = [value.data for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for value, was in zip(self._digits(), before, strict=True):
@@ -233,7 +274,7 @@ class TNModule(Shell):
         return self
 
     def _digits(self) -> list[Tensor]:
-        """What a gate is made of."""
+        """The tensors that gates are computed from."""
         return [] if self.masks is None else [*self.logits(), self.masks.noise, self.masks.temperature]
 
     def logits(self) -> list[nn.Parameter]:
@@ -277,7 +318,7 @@ class TNModule(Shell):
         return self.planner.nominal
 
     def plan(self, mode: str, batch: int) -> Form:
-        """The plan for a batch, `train` or `infer`. Made when it is first asked for, then kept."""
+        """The plan for a batch in mode `train` or `infer`. It is made when it is first needed, then kept."""
         return self.programs.plan(mode, batch, self)
 
     @property
@@ -286,7 +327,11 @@ class TNModule(Shell):
         return self._pick(self.nominal, "train").source if self.graph.terms else "# no term is left\n"
 
     def dense(self) -> Tensor:
-        """The whole weight in torch's layout; for a tensor or a map, with one axis per mode."""
+        """The dense weight in torch's layout; for a tensor or a map, with one axis per mode.
+
+        Raises:
+            ShapeError: Where there is no memory for it.
+        """
         if self.cached is not None and self._kind.is_weight:
             return self.cached.dense()  # type: ignore[no-any-return]
         if self._weight is None:
@@ -298,7 +343,7 @@ class TNModule(Shell):
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
 
     def _check_room(self) -> None:
-        """Refuses a weight that there is no memory for, before what it is made of fills the memory."""
+        """Refuses a weight that there is no memory for, before its parts fill the memory."""
         shape = self.graph.dense_shape
         if prod(shape) < LARGE:
             return

@@ -1,6 +1,6 @@
-"""Layers for where tnmars is not: ONNX files, programs of `torch.export`, and Python files that need torch alone.
+"""Layers for use without tnmars: ONNX files, programs of `torch.export`, and Python files that need only torch.
 
-What is written computes with the plan of the nominal batch and takes any batch. Files are whole or not there.
+Exports use the plan of the nominal batch and accept any batch. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tnmars.layer.module import Code, TNModule, code, layers
 from tnmars.pruning.prune_model import prune
 
 NEEDED = ("onnx", "onnxscript")
-"""What torch needs to write ONNX."""
+"""The packages that torch needs to write ONNX."""
 
 
 def export_program(model: nn.Module, example_inputs: Tensor | tuple[Tensor, ...]) -> ExportedProgram:
-    """The model in evaluation, as a program of `torch.export` whose inputs have any length on their first axis.
+    """The model in evaluation mode, as a program of `torch.export` whose inputs have any length on their first axis.
 
-    The example may have a batch of 1. The model itself is left as it is.
+    The example may have a batch of 1. The model itself does not change.
     """
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     # torch takes a length of 1 as a constant, and two inputs that are one tensor as one input
@@ -45,9 +45,9 @@ def export_program(model: nn.Module, example_inputs: Tensor | tuple[Tensor, ...]
 
 
 def respell(program: ExportedProgram) -> ExportedProgram:
-    """The program, whose parameters named by a word that Python reserves have an underscore more.
+    """The program, with an underscore added to parameter names that are Python keywords.
 
-    torch writes a program as Python code, where `self.cores.class` is no attribute.
+    torch writes a program as Python code, where `self.cores.class` is a syntax error.
     """
     for entry in program.graph_signature.input_specs:
         old = entry.target
@@ -63,10 +63,26 @@ def respell(program: ExportedProgram) -> ExportedProgram:
 
 
 def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tuple[Tensor, ...]) -> None:
-    """Writes the model in evaluation as an ONNX file that takes any batch, the first axis of every input.
+    """Writes the model in evaluation mode as an ONNX file that accepts any batch.
 
-    Layers with gates are pruned first, for that is what they compute in evaluation.
-    Raises `TnmarsError` where the packages for it are missing or the file cannot be written.
+    Layers with gates are pruned first, because that is what they compute in evaluation mode. The model itself does not
+    change.
+
+    Args:
+        model: A model with compiled layers, or a compiled layer.
+        path: The file to write. Large weights go to a second file beside it.
+        example_inputs: A tensor, or one tensor for each input, with the shapes and dtypes of real inputs. The first
+            axis of every input is the batch, and may have any length in the file.
+
+    Raises:
+        TnmarsError: Where the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
+            written.
+
+    Example:
+        >>> import tempfile, torch, tnmars
+        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP
+        ...     tnmars.export_onnx(layer, f"{folder}/layer.onnx", torch.ones(1, 16))
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -90,9 +106,23 @@ def _cut(model: nn.Module) -> nn.Module:
 
 
 def write_source(layer: nn.Module, path: str | Path) -> None:
-    """Writes a layer as a Python file with a class `Layer` that needs torch alone and has the same `state_dict` keys.
+    """Writes a layer as a Python file with a class `Layer` that needs only torch and has the same `state_dict` keys.
 
-    Raises `TnmarsError` where it is not a compiled layer, or the file cannot be written.
+    Args:
+        layer: A compiled layer without gates; prune one with gates first.
+        path: The file to write.
+
+    Raises:
+        TnmarsError: Where it is not a compiled layer, has gates or no terms, or where the file cannot be written.
+
+    Example:
+        >>> import pathlib, tempfile, tnmars
+        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "layer.py"
+        ...     tnmars.write_source(layer, path)
+        ...     "class Layer(nn.Module)" in path.read_text()
+        True
     """
     if not isinstance(layer, TNModule):
         raise TnmarsError(f"{type(layer).__name__} is not a compiled layer, and has no source to write.")
@@ -134,7 +164,7 @@ def _functions(made: Code) -> list[str]:
 
 _FILE = '''\
 # {title}
-# Written by tnmars. It needs torch alone; the order of its steps is for a batch of about {batch}, and it takes any.
+# Written by tnmars. It needs only torch. Its steps are planned for a batch of about {batch}; any batch is accepted.
 #
 #     layer = Layer()
 #     layer.load_state_dict(state)
@@ -152,7 +182,7 @@ CORES = {{
 
 
 class Cores(nn.Module):
-    """Parameters by name. Any name will do, also one that torch has a use for."""
+    """Parameters by name. Any name is allowed, also one that torch uses itself."""
 
     def __init__(self, shapes, **where):
         super().__init__()

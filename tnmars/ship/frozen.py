@@ -1,7 +1,7 @@
-"""Inference with given cores: what depends on cores alone is computed once.
+"""Inference with fixed cores: what depends on the cores alone is computed once.
 
-Nothing is cached behind the user's back: `cached` does it for a while, `freeze` for good. A compact layer ships at most
-twice the bytes of its cores, a fast one may ship the dense weight.
+Nothing is cached implicitly: `cached` does it within a block, `freeze` for good. A compact layer ships at most twice
+the bytes of its cores, a fast one may ship the dense weight.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tnmars.pruning.prune_model import prune
 from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
-"""How many times the numbers of its cores a compact layer may ship."""
+"""A compact layer ships at most this many times the numbers of its cores."""
 FAST = 2**31
-"""How many numbers a fast layer may ship: beyond, what is made of the cores would fill the memory."""
+"""A fast layer ships at most this many numbers: more would fill the memory."""
 
 
 class FrozenLayer(Shell):
@@ -80,7 +80,7 @@ class FrozenLayer(Shell):
 
 
 class FrozenTensor(Shell):
-    """A tensor that is there as a whole."""
+    """A tensor stored as its entries, without cores."""
 
     is_table = True
 
@@ -96,11 +96,11 @@ class FrozenTensor(Shell):
         return self.dense()[inputs[0].unbind(-1)]
 
     def extra_repr(self) -> str:
-        return f"{self.graph.kind}, {self.graph.signature}, {_shipped(self):,} numbers, whole"
+        return f"{self.graph.kind}, {self.graph.signature}, {_shipped(self):,} numbers, dense"
 
 
 def _shipped(layer: nn.Module) -> int:
-    """How many numbers are saved with a layer."""
+    """The number of entries that are saved with a layer."""
     return sum(value.numel() for value in layer.state_dict().values())
 
 
@@ -109,11 +109,11 @@ def frozen_layer(
 ) -> Shell:
     """One layer, frozen for a batch and an image size, by default its nominal ones.
 
-    A compact tensor, or one too large to be there as a whole, keeps its cores, and a layer without terms its bias:
+    A compact tensor, or one that is too large to store densely, keeps its cores, and a layer without terms its bias:
     these are copies that do not train.
     """
     if form not in ("compact", "fast"):
-        raise TnmarsError(f"form '{form}' is not known; forms: compact, fast.")
+        raise TnmarsError(f"form is '{form}', but must be 'compact' or 'fast'.")
     numbers = count(layer.graph)
     shipped = max(numbers.cores, COMPACT * numbers.cores - numbers.other)  # the bias is shipped too
     limit = shipped if form == "compact" else max(COMPACT * numbers.cores, FAST)
@@ -135,8 +135,30 @@ def freeze(
 ) -> nn.Module:
     """A copy of a model, or of a single layer, whose compiled layers are frozen for inference.
 
-    `batch` and `image` are the sizes to be fast at, by default the nominal ones; `tune` times close candidates. Layers
-    with gates are pruned first.
+    What depends on the cores alone is computed now, and stored in buffers instead of the cores. The copy is in
+    evaluation mode and does not train; the model stays as it is. Layers with gates are pruned first.
+
+    Args:
+        model: A model with compiled layers, or a compiled layer.
+        form: `"compact"` stores at most twice the numbers of the cores: choose it to ship a small file. `"fast"` may
+            store the dense weight: choose it for speed.
+        batch: The batch size to be fast at, by default the nominal one of each layer. Any batch is accepted.
+        image: The image side to be fast at, by default the nominal one of each layer.
+        tune: Whether to time close candidates on this machine and take the fastest.
+
+    Returns:
+        The frozen copy: a model with the same module names, or a frozen layer.
+
+    Raises:
+        TnmarsError: Where the form is not known.
+
+    Example:
+        >>> import torch, tnmars
+        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> frozen = tnmars.freeze(layer, "fast", batch=1)
+        >>> x = torch.ones(2, 16)
+        >>> bool(torch.allclose(frozen(x), layer(x), atol=1e-6)), list(frozen.parameters())
+        (True, [])
     """
     is_gated = any(layer.masks is not None for _, layer in layers(model))
     copied = prune(model) if is_gated else copy.deepcopy(model)
@@ -153,17 +175,28 @@ def freeze(
 
 @contextmanager
 def cached(model: nn.Module) -> Iterator[nn.Module]:
-    """Within the block, the layers of a model do once what depends on cores alone. Changes of cores are not seen.
+    """The model, whose layers compute what depends on the cores alone only once within a `with` block.
 
-    It is for inference: a pass in training mode with gradients on is computed as always, or nothing would be trained.
+    It is for inference with fixed cores: changes of the cores are not seen within the block. A pass in training mode
+    with gradients enabled is computed as always. A block within another changes nothing for layers that are already
+    cached. Use `freeze` to do the same for good.
 
-    A block within another changes nothing for layers that are cached already.
+    Args:
+        model: A model with compiled layers, or a compiled layer.
+
+    Example:
+        >>> import torch, tnmars
+        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)).eval()
+        >>> with tnmars.cached(layer), torch.no_grad():
+        ...     y = layer(torch.ones(2, 16))
+        >>> y.shape
+        torch.Size([2, 15])
     """
-    found = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
+    plain = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
     try:
-        for layer in found:
+        for layer in plain:
             layer.cache_(frozen_layer(layer, "fast"))
         yield model
     finally:
-        for layer in found:
+        for layer in plain:
             layer.cache_(None)

@@ -1,7 +1,7 @@
-"""Timings on this machine: a cost model that fits it, and the fastest of a few close candidates.
+"""Timings on this machine, and the cost model that fits them.
 
-Everything is timed in the number of threads that torch has at the moment. The shipped constants come from this very
-procedure, on one thread of a server CPU.
+Everything is timed with torch's current number of threads. The shipped constants come from this procedure, on one
+thread of a server CPU.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CONVOLUTIONS = (
 )
 """Batch, channels in and out, taps, image."""
 RANGE = 6.0
-"""How far, as a factor, a fitted constant may be from the shipped one: a few timings do not tell all of them apart."""
+"""The largest factor between a fitted constant and the shipped one: a few timings do not determine all of them."""
 ROWS = ((4000, 256), (2000, 64), (100, 16))
 
 
@@ -78,7 +78,7 @@ ROUNDS = 10_000
 
 @torch.no_grad()
 def samples(budget: float = 0.05) -> list[Sample]:
-    """Timed operations of every sort that the model knows."""
+    """Timed operations of every sort that the model prices."""
     found = []
     for method, arguments, action in _operations():
         [seconds] = in_turns([action], rounds=ROUNDS, budget=budget)

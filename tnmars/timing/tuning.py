@@ -1,7 +1,7 @@
 """Timing of close candidates: the model ranks forms, and the clock decides among the best few.
 
-Candidates are timed in turn, round by round, so that a slow moment of the machine hits them all alike. Clear losers
-drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a few of them.
+Clear losers drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a
+few of them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tnmars.program.form import Form, peak
 from tnmars.timing.clock import SLOW, Action, in_turns, inference, training_step
 
 CANDIDATES = 6
-"""How many programs are raced, each with the size of chunks that the model likes best."""
+"""The number of programs that are raced, each with the chunk size that the model ranks first."""
 SIZES = 3
-"""How many other sizes of chunks the winner is raced with."""
+"""The number of other chunk sizes that the winner is raced against."""
 ROUNDS = 9
 BUDGET = 2.0
-"""Seconds after which no other round of a race begins, once there was one."""
+"""The seconds of a race, shared by its candidates."""
 HOPELESS = (3.0, 1.6)
-"""Who is predicted to take so many times as long as the best is not timed: for quick forms, and for slow ones."""
-ALIKE = 1.04
-"""Times that differ less are the same; then the form that holds the least is taken."""
+"""A form predicted to be this many times slower than the best is not timed: for quick forms, and for slow ones."""
+EQUAL = 1.04
+"""Times within this factor count as equal; then the form with the smallest peak memory wins."""
 BEHIND = 1.5
-"""Who takes so many times as long as the fastest in the first round is out."""
+"""A candidate this many times slower than the fastest after the first round is dropped."""
 
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
@@ -71,8 +71,8 @@ def fastest(
 ) -> Form:
     """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
 
-    It may be asked in the middle of a pass: the user's random numbers and autocast are left alone. Within a transform
-    of functorch nothing can be timed, and the estimate decides.
+    It may be called in the middle of a pass: it leaves the random state and autocast alone. While torch traces or
+    transforms, nothing can be timed, and the estimate decides.
     """
     if not is_plain():
         return forms[0]
@@ -93,7 +93,7 @@ def _fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: 
 
 
 def _shape(form: Form) -> object:
-    """What forms have in common that differ in the size of chunks alone."""
+    """What forms that differ only in their chunk size have in common."""
     return replace(form.program, sizes=()), form.frame
 
 
@@ -104,7 +104,7 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
     times = in_turns(
         actions, rounds=ROUNDS, budget=BUDGET / len(actions), least=1, behind=BEHIND, device=place["device"]
     )
-    first = [form for form, took in zip(forms, times, strict=True) if took <= ALIKE * min(times)]
+    first = [form for form, took in zip(forms, times, strict=True) if took <= EQUAL * min(times)]
     return min(first, key=lambda form: peak(form))
 
 
