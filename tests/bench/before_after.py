@@ -1,8 +1,8 @@
 """Two versions of tnmars against each other: every row of docs/benchmarks.md, timed in turns in one run.
 
 `python tests/bench/before_after.py PATH_OF_THE_OTHER_CHECKOUT`. Each version runs in a process of its own, with the
-same spec, the same cores and the same input; the two take turns, and the shortest time of each counts. Each process also
-times itself against itself, which is the noise. One thread, CPU time.
+same spec, the same cores and the same input; the two take turns, and the shortest time of each counts. Each process
+also times itself against itself, which is the noise. One thread, CPU time.
 """
 
 from __future__ import annotations
