@@ -456,3 +456,10 @@ def wide_bonds(draw: Draw, **limits: object) -> tuple[Graph, str]:
     term = draw(st.sampled_from(graph.terms))
     bond = draw(st.sampled_from(term.bonds)).name
     return resized(graph, term, bond, min(useful_size(graph, term, bond) + 2, 24)), bond
+
+
+@st.composite
+def cuts(draw: st.DrawFn, least: int = 1) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+    """A graph, and what to keep of its bonds."""
+    graph = draw(graphs(bonded=True, terms=3))
+    return graph, draw(keeps(graph, least=least))

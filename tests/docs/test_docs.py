@@ -197,6 +197,7 @@ def test_a_console_block_that_is_not_checked_is_a_failure(
         check_console(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
 def test_a_session_runs_from_top_to_bottom(page: Path) -> None:
     names: dict[str, object] = {}

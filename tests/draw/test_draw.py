@@ -596,6 +596,7 @@ def any_graph(draw: st.DrawFn) -> Graph:
     return build(bonds, modes, order=tuple(names), name=draw(st.text("aé<>&\"'\\层", max_size=8)))
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(any_graph())
 def test_any_graph_is_drawn(graph: Graph) -> None:

@@ -13,6 +13,7 @@ from tnmars.experiments import demo
 from tnmars.fitting.room import parameters
 
 
+@pytest.mark.long
 def test_the_demo_finds_what_was_planted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

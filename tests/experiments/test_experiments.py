@@ -302,6 +302,7 @@ def test_the_chain_of_the_benchmark_is_the_same_layer() -> None:
     assert error(chain(x), layer(x)) < 1e-12
 
 
+@pytest.mark.long
 def test_a_run_killed_with_9_ends_with_the_same_numbers(tmp_path: Path) -> None:
     """Two processes run; one is killed as soon as it has left a checkpoint, and resumes from there."""
     steps = "3000"
@@ -415,6 +416,7 @@ def test_seeds_that_are_no_numbers(text: str) -> None:
         jobs.seeds(text)
 
 
+@pytest.mark.long
 def test_kill_stops_the_runs_too(tmp_path: Path) -> None:
     """The command is killed; its run leaves a checkpoint and ends, and is not left behind."""
     asked = [

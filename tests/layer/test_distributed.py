@@ -40,6 +40,7 @@ def run(mode: str) -> list[dict]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(folder).glob("*.json"))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_ranks_agree_with_each_other_and_with_one_process(mode: str) -> None:
     (alone,) = run("plain")

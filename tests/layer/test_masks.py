@@ -9,13 +9,12 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import BONDED, Given, inputs_of, lowrank, mask_of, set_gates
-from oracle import compiled, error, problem, spec
+from oracle import compiled, error, spec
 from strategies import cases, graphs, keeps
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,58 +34,7 @@ DATA = 1000
 """How many data a description length is reckoned for."""
 
 
-def gated(graph: Graph, **keywords: object) -> tnmars.TNModule:
-    return compiled(graph, selector=Given(), **keywords)
-
-
 # --- a mask acts once ------------------------------------------------------------------------------------------------
-
-
-@given(graphs(bonded=True, terms=3), st.integers(0, 2**20))
-@settings(max_examples=cases(1000), deadline=None)
-def test_gates_of_any_value_equal_the_oracle(graph: Graph, seed: int) -> None:
-    layer = gated(graph, batch=3, dtype=torch.float64)
-    task = problem(graph, 3, seed)
-    oracle.load(layer, task, strict=False)
-    random = np.random.default_rng(seed)
-    masks = {name: random.uniform(0.2, 1.5, bond.size) for name, bond in graph.bonds.items()}
-    set_gates(layer, {name: torch.tensor(value) for name, value in masks.items()})
-    cores = {name: value.detach().numpy() for name, value in task.cores.items()}
-    whole = torch.tensor(oracle.tensor(graph, cores, masks))
-    wanted = oracle.layer(graph, oracle.dense(graph, whole), task.bias, *task.inputs)
-    assert error(layer(*task.inputs), wanted) <= 1e-10
-    assert error(layer.dense(), oracle.dense(graph, whole)) <= 1e-10
-
-
-@pytest.mark.parametrize("name", BONDED)
-def test_tripling_a_mask_triples_its_term(name: str) -> None:
-    graph = tnmars.load(spec(name))
-    layer = (
-        gated(graph, batch=2, dtype=torch.float64, bias=False) if graph.has_bias else gated(graph, dtype=torch.float64)
-    )
-    inputs = inputs_of(graph, 2, torch.float64)
-    ones = {bond: torch.ones(edge.size) for bond, edge in graph.bonds.items()}
-    set_gates(layer, ones)
-    before = layer(*inputs)
-    for term in graph.terms:
-        zeros = {bond: torch.zeros(edge.size) for bond, edge in graph.bonds.items()}
-        own = {bond: ones[bond] for bond in (graph.qualified(term, edge.name) for edge in term.bonds)}
-        set_gates(layer, {**zeros, **own})
-        part = layer(*inputs)
-        if len(graph.terms) == 1:
-            assert error(part, before) <= 1e-12
-        for bond in own:
-            set_gates(layer, {**ones, bond: 3 * ones[bond]})
-            assert error(layer(*inputs), before + 2 * part) <= 1e-10, bond
-
-
-@pytest.mark.parametrize("name", BONDED)
-def test_open_gates_change_nothing(name: str) -> None:
-    plain, layer = compiled(spec(name), batch=2), compiled(spec(name), batch=2, selector=Given())
-    layer.load_state_dict(plain.state_dict(), strict=False)
-    set_gates(layer, {bond: torch.ones(edge.size) for bond, edge in layer.graph.bonds.items()})
-    inputs = inputs_of(plain.graph, 2)
-    assert error(layer(*inputs), plain(*inputs)) <= 1e-6
 
 
 def masked_program(layer: tnmars.TNModule) -> Program:

@@ -211,6 +211,7 @@ for graph in map(tnmars.loads, json.load(sys.stdin)):
 """
 
 
+@pytest.mark.long
 def test_plans_are_the_same_in_every_process() -> None:
     """Neither the order of sets nor chance shows in a plan: the same run gives the same bits."""
     specs = ("cp_conv3d", "copies_linear", "block_term_attention", "tt_embedding", "odd_chords")
@@ -266,7 +267,7 @@ def test_the_mode_follows_autograd() -> None:
     layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(4, 4), rank=4))
     asked: list[str] = []
     pick = layer.programs.pick
-    layer.programs.pick = lambda batch, mode: (asked.append(mode), pick(batch, mode))[1]
+    layer.programs.pick = lambda batch, mode, *more: (asked.append(mode), pick(batch, mode, *more))[1]
     x = torch.ones(2, 16)
     layer.eval()(x)
     with torch.no_grad():

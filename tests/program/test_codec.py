@@ -41,6 +41,7 @@ def through_text(data: object) -> Any:
 # --- what is written is read back ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @settings(max_examples=cases(1000))
 @given(graph=graphs(), weighing=st.sampled_from(WEIGHINGS), batch=st.sampled_from((16, 1, 300)))
 def test_every_form_is_read_back_equal(graph: Graph, weighing: Weighing, batch: int) -> None:
@@ -124,7 +125,7 @@ def first(data: Any, op: str) -> Any:
         (lambda data: first(data, "fetch").update(cores=["G9"]), "takes 'G9', but the graph has no such cores."),
         (lambda data: first(data, "fetch").update(cores=["G1\nimport os"]), "the graph has no such cores."),
         (lambda data: first(data, "fetch").update(has_ones=True), "with other axes than it has."),
-        (lambda data: first(data, "receive").update(name="y"), "takes input 'y', which the layer has not"),
+        (lambda data: first(data, "receive").update(name="y"), "takes input 'y', which is not an input of the layer"),
         (lambda data: data["program"]["dynamic"].clear(), "the data axes of the plan are not those of the graph."),
         (lambda data: data["program"]["dynamic"].append("i1"), "the data axes of the plan are not those of the graph."),
         (lambda data: data["program"]["dynamic"].append("@@b"), "which is not in order, each once."),

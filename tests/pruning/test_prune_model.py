@@ -12,82 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import Given, inputs_of, lowrank, mask_of, set_gates
 from oracle import compiled, error, problem
-from strategies import cases, graphs, keeps
+from strategies import cases, graphs
 from torch import nn
 
 import tnmars
 from tnmars import Mars
 from tnmars.graph import Graph
-from tnmars.graph.rewrite import drop_ones, merge, mergeable, prune
+from tnmars.graph.rewrite import drop_ones, merge, mergeable
 from tnmars.pruning.follow import cores_after
 
 Keep = dict[str, tuple[int, ...]]
 
 
-@st.composite
-def cuts(draw: st.DrawFn, least: int = 1) -> tuple[Graph, Keep]:
-    """A graph, and what to keep of its bonds."""
-    graph = draw(graphs(bonded=True, terms=3))
-    return graph, draw(keeps(graph, least=least))
-
-
 # --- masked equals pruned --------------------------------------------------------------------------------------------
-
-
-@given(cuts(), st.sampled_from([0, 1, 17]), st.integers(0, 2**20))
-@settings(max_examples=cases(5000), deadline=None)
-def test_masked_equals_pruned(cut: tuple[Graph, Keep], batch: int, seed: int) -> None:
-    graph, kept = cut
-    masked = compiled(graph, batch=max(batch, 1), dtype=torch.float64, selector=Given()).eval()
-    task = problem(graph, batch, seed)
-    oracle.load(masked, task, strict=False)
-    set_gates(masked, {name: mask_of(kept[name], bond.size) for name, bond in graph.bonds.items()})
-    assert tnmars.keep(masked) == {"": kept}
-    small, cut_here = tnmars.prune(masked), copy.deepcopy(masked)
-    tnmars.prune_(cut_here)
-    for layer in (small, cut_here):
-        held = {name: tuple(value.shape) for name, value in layer.named_parameters() if name.startswith("cores.")}
-        assert held == {f"cores.{name}": shape for name, shape in layer.graph.cores.items()}
-    for dtype, room in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
-        inputs = [value.detach().to(dtype) if value.is_floating_point() else value for value in task.inputs]
-        wanted = masked.to(dtype)(*inputs)
-        assert error(small.to(dtype)(*inputs), wanted) <= room
-        assert error(cut_here.to(dtype)(*inputs), wanted) <= room
-
-
-@given(cuts(least=0), st.integers(0, 2**20))
-@settings(max_examples=cases(1000), deadline=None)
-def test_a_bond_that_keeps_nothing_removes_its_term(cut: tuple[Graph, Keep], seed: int) -> None:
-    graph, kept = cut
-    layer = compiled(graph, batch=3, dtype=torch.float64)
-    task = problem(graph, 3, seed)
-    oracle.load(layer, task)
-    masks = {name: mask_of(kept[name], bond.size).numpy() for name, bond in graph.bonds.items()}
-    whole = torch.tensor(
-        oracle.tensor(graph, {name: core.detach().numpy() for name, core in task.cores.items()}, masks)
-    )
-    small = tnmars.prune(layer, {"": kept})
-    wanted = oracle.layer(graph, oracle.dense(graph, whole), task.bias, *task.inputs)
-    assert error(small(*task.inputs), wanted) <= 1e-10
-    empty = [term for term in graph.terms if any(not kept[graph.qualified(term, bond.name)] for bond in term.bonds)]
-    assert len(small.graph.terms) == len(graph.terms) - len(empty)
-
-
-@given(cuts(), st.data())
-@settings(max_examples=cases(1000), deadline=None)
-def test_pruning_twice_is_pruning_once(cut: tuple[Graph, Keep], data: st.DataObject) -> None:
-    graph, first = cut
-    once = prune(graph, first)
-    second = data.draw(keeps(once.graph))
-    was = dict(once.bonds)
-    twice = prune(once.graph, second)
-    composed = {was[now]: tuple(first[was[now]][index] for index in second[now]) for now in second}
-    straight = prune(graph, {**first, **composed})
-    assert straight.graph == twice.graph
-    cores = {name: torch.randn(shape) for name, shape in graph.cores.items()}
-    stepwise = cores_after(twice, cores_after(once, cores))
-    for name, value in cores_after(straight, cores).items():
-        assert torch.equal(value, stepwise[name])
 
 
 @given(graphs(bonded=True, terms=2), st.integers(0, 2**20), st.data())

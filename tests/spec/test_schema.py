@@ -233,6 +233,7 @@ def test_schema_and_reader_agree_on_nasty_scalars(scalar: str) -> None:
             agree(base.format(*words))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_schema_and_reader_agree_on_every_key_in_every_kind(kind: str) -> None:
     """Keys, roles, options and families of other kinds, at every level."""

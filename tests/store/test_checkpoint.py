@@ -283,6 +283,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_change_nothing(killed: dict) -> None:
     found = killed["random"]
     assert found["kills"] == cases(100)
