@@ -263,12 +263,12 @@ def test_terms_that_differ_in_the_size_of_a_bond_alone(kind: str) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (dict(batch=-3), "batch is -3; it is a whole number from 1 on."),
-        (dict(batch=2.5), "batch is 2.5; it is a whole number from 1 on."),
-        (dict(image=0), "image is 0; it is a whole number from 1 on."),
+        (dict(batch=-3), "batch is -3, but must be an integer of at least 1."),
+        (dict(batch=2.5), "batch is 2.5, but must be an integer of at least 1."),
+        (dict(image=0), "image is 0, but must be an integer of at least 1."),
         (dict(init=-1.0), "init is -1.0; give a variance from 0 on"),
         (dict(init=True), "init is True; give a variance from 0 on"),
-        (dict(dtype=torch.int64), "cores hold floating-point numbers"),
+        (dict(dtype=torch.int64), "must be a floating-point type such as torch.float32."),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(given: dict[str, object], text: str) -> None:

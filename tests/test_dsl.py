@@ -78,8 +78,8 @@ def test_bonds_of_several_terms_by_short_or_full_name() -> None:
     assert sizes({"a.r": 3, "b.r": 4}) == [3, 4]
     assert sizes({"r": 3, "b.r": 4}) == [3, 4]
     assert sizes({"b.r": 4, "r": 3}) == [3, 4]
-    assert said(text, {"a.r": 3}).startswith("edge 'r' is no mode, and bonds gives no size for it.")
-    assert said(text, {"a.r": 3, "b.r": 4, "c.r": 5}).startswith("bonds gives a size for 'c.r', which no bond takes.")
+    assert said(text, {"a.r": 3}).startswith("edge 'r' is not a mode, and bonds gives no size for it.")
+    assert said(text, {"a.r": 3, "b.r": 4, "c.r": 5}).startswith("bonds gives a size for 'c.r', which is not a bond.")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_every_bond_without_a_size_is_said_at_once() -> None:
     heads = [line for line in said("A[i,r,s] B[r,s,t,o] C[t]", {"q": 0, "r": 0}).split("\n") if line[0] != " "]
     assert heads == [
         "bond 'r' has size 0.",
-        "edge 's' is no mode, and bonds gives no size for it.",
-        "edge 't' is no mode, and bonds gives no size for it.",
-        "bonds gives a size for 'q', which no bond takes.",
+        "edge 's' is not a mode, and bonds gives no size for it.",
+        "edge 't' is not a mode, and bonds gives no size for it.",
+        "bonds gives a size for 'q', which is not a bond.",
     ]
 
 

@@ -623,17 +623,17 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "no number of terms",
         lambda: families.btd("linear", **PAIR, rank=2),
-        "btd needs to know how many terms there are.\n  Give terms: 4, or one list of ranks a term.",
+        "the number of terms is not given.\n  Give terms=4, or a list of ranks for each term.",
     ),
     (
         "no terms",
         lambda: families.btd("linear", **PAIR, terms=0, rank=2),
-        "terms is 0.\n  It is a whole number from 1 on.",
+        "terms is 0, but must be a whole number of at least 1.\n  Write terms=4.",
     ),
     (
         "one list of ranks, no number of terms",
         lambda: families.btd("linear", **PAIR, ranks=(2, 2, 2, 2)),
-        "btd needs to know how many terms there are.\n  Give terms: 4, or one list of ranks a term.",
+        "the number of terms is not given.\n  Give terms=4, or a list of ranks for each term.",
     ),
     (
         "two numbers of terms",
@@ -643,7 +643,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "too many terms",
         lambda: families.btd("tensor", free=(3, 4), terms=2001, rank=2),
-        "the graph would have about 10,005 bonds and cores; at most 10,000 are allowed.\n  Use fewer modes or terms.",
+        "the graph would have about 10,005 bonds and cores, but must have at most 10,000.\n  Use fewer modes or terms.",
     ),
     (
         "a site twice in the tree",
@@ -663,20 +663,20 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "sites left out of the tree",
         lambda: families.ht("tensor", **FREE, tree=[1, 3], rank=2),
-        "tree leaves out site 2, 4.\n  Nest every site number once.",
+        "tree leaves out site 2, 4.\n  A tree nests the site numbers, each once, for example [[1, 2], [3, 4]].",
     ),
     (
         "a grid of the wrong size",
         lambda: families.peps("tensor", **FREE, grid=(2, 3), rank=2),
         (
-            "grid [2, 3] does not have one place for each of 4 sites.\n"
+            "grid is [2, 3], but must have one place for each of 4 sites.\n"
             "  A site is the k-th mode of every role; the sides of a grid are at least 1."
         ),
     ),
     (
         "too many pairs",
         lambda: families.complete("tensor", free=(2,) * 150, rank=2),
-        "the graph would have about 11,250 bonds and cores; at most 10,000 are allowed.\n  Use fewer modes or terms.",
+        "the graph would have about 11,250 bonds and cores, but must have at most 10,000.\n  Use fewer modes or terms.",
     ),
     (
         "more inputs than outputs",
@@ -706,7 +706,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
         "a ring of one site",
         lambda: families.tr("linear", inputs=(4,), outputs=(3,), rank=2),
         (
-            "this decomposition needs at least 2 sites, and has 1.\n"
+            "this decomposition has 1 site, but must have at least 2.\n"
             "  A site is the k-th mode of every role: split the modes."
         ),
     ),
@@ -743,7 +743,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "a rank of nothing",
         lambda: families.tt("linear", **PAIR, rank=0),
-        "bond 'r1' has size 0.\n  A size is a whole number from 1 to 2,147,483,647.",
+        "bond 'r1' has size 0.\n  A size must be a whole number from 1 to 2,147,483,647.",
     ),
     (
         "an unknown kind",
@@ -770,7 +770,7 @@ def test_error_of_a_shorthand_points_at_its_key() -> None:
     lines = ["tnmars: 1", "kind: tensor", "family: peps", "free: [2, 2, 2]", "rank: 2", "grid: [2, 2]"]
     with pytest.raises(tnmars.SpecError) as caught:
         tnmars.loads("\n".join(lines), source="p.yaml")
-    assert str(caught.value).startswith("p.yaml:6:1: grid [2, 2] does not have one place for each of 3 sites.")
+    assert str(caught.value).startswith("p.yaml:6:1: grid is [2, 2], but must have one place for each of 3 sites.")
 
 
 # --- nobody else knows a family --------------------------------------------------------------------------------------

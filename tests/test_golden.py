@@ -1,9 +1,9 @@
 """Golden files: for each file in `specs/`, what tnmars makes of it, compared to the letter.
 
 `tests/golden/NAME.txt` has the printed graph, its counts, its warnings and its drawing for the terminal; `NAME.yaml`
-has the graph written out, `NAME.svg` the picture, `NAME.plan` the plans and programs by the shipped cost model. The
-estimated times of all plans are in one table, `times.txt`, so that a constant of the cost model changes one file as
-long as the choice stays the same. `make golden` rewrites them: review the diff.
+has the graph written out, `NAME.svg` and `NAME.tex` the picture, `NAME.plan` the plans and programs by the shipped cost
+model. The estimated times of all plans are in one table, `times.txt`, so that a constant of the cost model changes one
+file as long as the choice stays the same. `make golden` rewrites them: review the diff.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def without_time(plan: Explained) -> str:
     return "\n".join([head, *table(plan).splitlines()[1:]])
 
 
-FORMS: dict[str, Callable[[Graph], str]] = {".txt": report, ".yaml": dump, ".svg": draw.svg}
+FORMS: dict[str, Callable[[Graph], str]] = {".txt": report, ".yaml": dump, ".svg": draw.svg, ".tex": draw.tikz}
 PLAN = ".plan"
 
 

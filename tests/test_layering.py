@@ -51,6 +51,7 @@ __main__
 THIRD_PARTY = {
     "yaml": {"spec"},
     "networkx": {"graph", "draw"},
+    "matplotlib": {"draw"},
     "opt_einsum": {"plan"},
     "cotengra": {"plan"},
 }

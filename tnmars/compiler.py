@@ -1,4 +1,4 @@
-"""`compile`: the whole pipeline, from a graph or a spec file to a module."""
+"""`compile`: the pipeline from a graph or a spec file to a module."""
 
 from __future__ import annotations
 
@@ -34,23 +34,54 @@ def compile(
     dtype: torch.dtype | None = None,
     **options: object,
 ) -> TNModule:
-    """The layer of a graph, or of the one in a spec file.
+    """A layer whose weight is the tensor network of a graph: an `nn.Module` that is called like torch's own layer.
 
-    With a `selector`, such as `tnmars.Mars()`, every bond has a gate that is trained with the model; see
-    `tnmars.MaskSchedule`, `tnmars.penalty` and `tnmars.prune`. With `open_only` a training step contracts only the
-    slices whose gates its sample leaves open: the same numbers, in less time where most are shut.
-    `batch` (and `image`, the side of a convolution's input) are nominal: `torch.compile` and `torch.export` take the
-    plan made for them; other sizes get plans of their own when they come. `tune` times close candidates on this
-    machine. Options of the layer, such as `stride`, win over those of the graph. `init` is `"glorot"`, `"kaiming"` or
-    the variance of the weight.
+    Args:
+        graph: A graph, or the path of a spec file.
+        selector: The rule that learns the ranks, such as `tnmars.Mars()`: every bond gets a gate that is trained with
+            the model. See `tnmars.MaskSchedule`, `tnmars.penalty` and `tnmars.prune`. Without one there are no gates.
+        open_only: Whether a training step contracts only the slices whose gates its sample leaves open. The numbers
+            are the same; it is faster where most gates are shut.
+        bias: Whether the layer has a bias; by default as the graph says.
+        init: How cores are drawn: `"glorot"`, `"kaiming"`, or the variance of the weight. By default
+            torch's variance for an embedding, else `"glorot"`.
+        batch: The nominal batch. `torch.compile` and `torch.export` take the plan that is made for it; other batches
+            are planned when they first occur.
+        image: The nominal side of a convolution's input.
+        tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer.
+        optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
+        model: The cost model that plans are chosen by; by default the calibrated one of this machine.
+        device: Where parameters live, as in torch's layers.
+        dtype: The floating-point type of the parameters, as in torch's layers.
+        **options: Options of the layer, such as `stride=2`. They override those of the graph.
+
+    Shape:
+        As torch's layer of the same kind: for `linear`, `(*, in_features)` to `(*, out_features)`; for `conv`,
+        `(batch, channels, *image)`; for `embedding`, indices of any shape; a `tensor` is called without input.
+
+    Returns:
+        The layer, with `cores.NAME` and `bias` as parameters, and `gates.BOND` if there is a selector.
+
+    Raises:
+        TnmarsError: An argument is wrong. The message names it.
+        SpecError: The spec file has problems; all of them are listed.
+
+    Example:
+        >>> import torch, tnmars
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 6), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph, batch=32)
+        >>> layer(torch.zeros(7, 24)).shape
+        torch.Size([7, 15])
     """
     if selector is not None and not isinstance(selector, Selector):
-        raise TnmarsError(f"selector is {selector!r}; it is a value such as tnmars.Mars(pi=1e-2, alpha=-1.75).")
+        raise TnmarsError(
+            f"selector is {selector!r}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."
+        )
     for name, size in (("batch", batch), ("image", image)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise TnmarsError(f"{name} is {size!r}; it is a whole number from 1 on.")
+            raise TnmarsError(f"{name} is {size!r}, but must be an integer of at least 1.")
     if dtype is not None and not dtype.is_floating_point:
-        raise TnmarsError(f"dtype is {dtype}; cores hold floating-point numbers, such as torch.float32.")
+        raise TnmarsError(f"dtype is {dtype}, but must be a floating-point type such as torch.float32.")
     found = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
+from tnmars.graph.assemble import build
 from tnmars.graph.parts import WORD
-from tnmars.weight import KEYWORD, Weight, build, weight_fields
+from tnmars.weight import KEYWORD, Weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,7 +52,7 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         terms.append(Term(name, tuple(sizes), tuple(cores)))
     if isinstance(bonds, Mapping):
         wrong += [
-            Problem(f"bonds gives a size for '{key}', which no bond takes.", f"Bonds: {listing(sorted(every))}.")
+            Problem(f"bonds gives a size for '{key}', which is not a bond.", f"Bonds: {listing(sorted(every))}.")
             for key in bonds
             if key not in spent
         ]
@@ -80,7 +81,7 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
                 wrong += error.problems
     wrong += [
         Problem(
-            f"edge '{name}' is no mode, and bonds gives no size for it.",
+            f"edge '{name}' is not a mode, and bonds gives no size for it.",
             f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
         for name in used
@@ -94,7 +95,7 @@ class _Parser:
 
     def __init__(self, text: str):
         if not isinstance(text, str):
-            raise GraphError(Problem("the network is not given as a text.", 'Write "A[i, r] B[r, o]".'))
+            raise GraphError(Problem("the network must be text.", 'Write "A[i, r] B[r, o]".'))
         self.text = text.rstrip()
         self.at = 0
         self.word = ""
@@ -213,7 +214,7 @@ class Builder:
         keyword = KEYWORD[Role(role)]
         if keyword in self._weight:
             hint = "Give all modes of a role in one place."
-            raise GraphError(Problem(f"modes with role '{role}' were given before, as {keyword}=.", hint))
+            raise GraphError(Problem(f"modes with role '{role}' were already given, as {keyword}=.", hint))
         added = self._modes.setdefault(keyword, {})
         twice = [name for name in sizes if name in added]
         if twice:

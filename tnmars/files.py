@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from tnmars.errors import TnmarsError
 
@@ -19,15 +20,21 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, [text.encode("utf-8")])
 
 
-def write_bytes(path: str | Path, pieces: Iterable[bytes | memoryview], *, keep_previous: bool = False) -> None:
+def write_bytes(
+    path: str | Path,
+    pieces: Iterable[bytes | memoryview],
+    *,
+    keep_previous: bool = False,
+    finish: Callable[[BinaryIO], None] | None = None,
+) -> None:
     """Writes the pieces of a file one after the other, atomically. Raises `TnmarsError`.
 
     With `keep_previous`, the file that was there moves to `previous(path)`. Once there has been a file at `path`, there
-    is a complete one at every moment.
+    is a complete one at every moment. `finish` may change the file after the last piece, before anyone can see it.
     """
     target = Path(path)
     try:
-        _write(target, pieces, keep_previous)
+        _write(target, pieces, keep_previous, finish)
     except OSError as error:
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
 
@@ -62,7 +69,12 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bool) -> None:
+def _write(
+    target: Path,
+    pieces: Iterable[bytes | memoryview],
+    keep_previous: bool,
+    finish: Callable[[BinaryIO], None] | None,
+) -> None:
     temporary = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
     # Mode "x" creates the file with the rights that the process's umask leaves, as any other new file; asking for the
     # umask to set them later would change it for all threads.
@@ -71,6 +83,8 @@ def _write(target: Path, pieces: Iterable[bytes | memoryview], keep_previous: bo
         with stream:
             for piece in pieces:
                 stream.write(piece)
+            if finish is not None:
+                finish(stream)
             stream.flush()
             os.fsync(stream.fileno())
         if keep_previous and target.exists():

@@ -7,14 +7,12 @@ of a graph that has no terms yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph.fields import Fields
-from tnmars.graph.graph import Graph
 from tnmars.graph.kinds import MODE_ROLES, Role
-from tnmars.graph.parts import Axis, Edge, Operand, Term, is_list, parse_axis
+from tnmars.graph.parts import Axis, Edge, Operand, is_list, parse_axis
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -60,7 +58,7 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
     (['i1=7', 'i2=4'], ['o=5'])
     """
     if not is_list(sizes):
-        text = f"{KEYWORD[role]} is {sizes!r}, which is neither a list of sizes nor sizes by name."
+        text = f"{KEYWORD[role]} is {sizes!r}, but must be a list of sizes, or sizes by name."
         raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
@@ -123,9 +121,9 @@ def _keywords(weight: Weight) -> Iterator[Problem]:
         elif key in _FORMS:
             form, what, example = _FORMS[key]
             if not isinstance(value, form) or (isinstance(value, str) and key != "result"):
-                yield Problem(f"{key} is {value!r}, which is not {what}.", f"Write {key}={example}.")
+                yield Problem(f"{key} is {value!r}, but must be {what}.", f"Write {key}={example}.")
     if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
-        yield Problem("vocab and features 'lookup' are both given.", "They say the same: give vocab alone.")
+        yield Problem("vocab and features 'lookup' are both given.", "They mean the same: give vocab alone.")
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:
@@ -154,8 +152,3 @@ def weight_fields(kind: str, weight: Weight) -> Fields:
         output=axes(weight.get("result", ())),
         options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values
     )
-
-
-def build(fields: Fields, terms: Sequence[Term], name: str = "") -> Graph:
-    """The graph with these fields and terms."""
-    return Graph.of(replace(fields, terms=tuple(terms)), name=name)

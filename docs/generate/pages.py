@@ -14,6 +14,8 @@ import readme_page
 import results_page
 import spec_page
 
+from tnmars import draw, load
+
 DOCS = Path(__file__).parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "reference/spec.md": spec_page.text,
@@ -23,10 +25,17 @@ PAGES: dict[str, Callable[[], str]] = {
     **api_page.pages(),
     "architecture.md": architecture_page.text,
     "images/modules.svg": picture.text,
+    "images/tt_linear.svg": lambda: _drawn("tt_linear"),
+    "images/pruned_linear.svg": lambda: _drawn("pruned_linear"),
     "results.md": results_page.text,
     "../README.md": readme_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""
+
+
+def _drawn(name: str) -> str:
+    """The picture of a spec. The pruned one knows the ranks it was pruned from, so both have one scale."""
+    return draw.svg(load(DOCS.parent / "specs" / f"{name}.yaml"))
 
 
 def stale() -> dict[str, str]:

@@ -245,10 +245,22 @@ def test_show_writes_a_picture(ending: str, start: str, tmp_path: Path, capfd: P
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("name", ["picture.png", "picture", "picture.svg.gz", ".svg"])
+@pytest.mark.parametrize("ending", ["svg", "pdf", "png", "tex"])
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_show_and_diff_write_pictures_for_a_paper(command: str, ending: str, tmp_path: Path, capfd: Printed) -> None:
+    target = tmp_path / f"picture.{ending}"
+    pruned = str(Path(TT).with_name("pruned_linear.yaml"))
+    assert cli.run([command, TT, *([pruned] if command == "diff" else []), "-o", str(target)]) == 0
+    assert capfd.readouterr().out.endswith(f"wrote {target}\n")
+    start = {"svg": b"<svg", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n", "tex": b"% Written by tnmars"}[ending]
+    assert target.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["picture.gif", "picture", "picture.svg.gz", ".svg"])
 def test_show_refuses_what_it_cannot_draw(name: str, tmp_path: Path, capfd: Printed) -> None:
     assert cli.run(["show", TT, "-o", str(tmp_path / name)]) == 2
-    assert "ends in none of .svg, .dot, .html." in capfd.readouterr().err
+    assert "must end in one of .svg, .pdf, .png, .tex, .html, .dot." in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -415,7 +427,7 @@ def test_set_guesses_nothing(given: list[str], said: str, capfd: Printed) -> Non
 
 
 @pytest.mark.parametrize("command", ["expand", "show"])
-def test_problems_are_printed_alike_by_all_commands(command: str, tmp_path: Path, capfd: Printed) -> None:
+def test_all_commands_print_problems_in_the_same_way(command: str, tmp_path: Path, capfd: Printed) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
     for file in (str(bad), str(tmp_path / "none.yaml")):

@@ -178,7 +178,6 @@ def test_defaults_are_shown() -> None:
 
 PUBLIC = [name for name in tnmars.__all__ if name != "__version__"]
 INCOMPLETE = {
-    "compile",
     "Builder",
     "network",
     "CheckpointError",
@@ -201,17 +200,9 @@ INCOMPLETE = {
     "factor_up",
     "TNModule",
     "CostModel",
-    "keep",
-    "prune",
-    "prune_",
     "ShutSlices",
     "report",
     "summary",
-    "Annealed",
-    "Fixed",
-    "GaussianGates",
-    "Mars",
-    "Selector",
     "export_onnx",
     "write_source",
     "cached",
@@ -228,7 +219,6 @@ INCOMPLETE = {
     "param_groups",
     "penalty",
     "MaskSchedule",
-    "draw",
     "families",
     "lint",
     "spec",

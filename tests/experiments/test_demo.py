@@ -1,4 +1,4 @@
-"""The demo: planted ranks come back, and what it writes can be read."""
+"""The demo recovers planted ranks, and its files can be read."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tnmars.fitting.room import parameters
 def test_the_demo_finds_what_was_planted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tensor train alone, for the other takes longer; `tests/scripts/demo_seeds.py` runs both for many seeds."""
+    """Only the tensor train; the other takes longer. `tests/scripts/demo_seeds.py` runs both for many seeds."""
     first = demo.planted()[:1]
     monkeypatch.setattr(demo, "planted", lambda: first)
     assert cli.run(["demo", "--out", str(tmp_path), "--json"]) == 0
-    out, told = capfd.readouterr()
+    out, err = capfd.readouterr()
     (found,) = json.loads(out)
     assert found["came_back"] and [bond["after"] for bond in found["ranks"].values()] == [3, 4, 2]
-    assert "the planted ranks were recovered" in told
+    assert "the planted ranks were recovered" in err
     pruned = tnmars.load(tmp_path / "tensor-train.yaml")
     layer = tnmars.load_into(tnmars.compile(pruned), tmp_path / "tensor-train.safetensors")
     assert layer().shape == (8, 8, 8, 8)
     assert "<svg" in (tmp_path / "tensor-train.html").read_text(encoding="utf-8")
 
 
-def test_what_counts_as_come_back() -> None:
+def test_what_counts_as_recovered() -> None:
     first, second = demo.planted()
     assert first.unique and not second.unique
     assert parameters(first.hidden) == 200 and parameters(second.hidden) == 228

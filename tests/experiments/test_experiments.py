@@ -1,5 +1,5 @@
-"""The training loop and what stands on it: a run that is stopped goes on bit for bit, members of a crew are models of
-their own, records become tables."""
+"""The training loop and its users: stopped runs resume bit for bit, members of a crew are separate models, and records
+become tables."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ SETTINGS = Settings(epochs=6, batch=8, warmup_epochs=1)
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 20, 35])
-def test_a_run_that_is_stopped_goes_on_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
-    whole = Line()
-    wanted = Run(whole, SETTINGS).train()
+def test_a_run_that_is_stopped_resumes_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
+    uninterrupted = Line()
+    expected = Run(uninterrupted, SETTINGS).train()
     with pytest.raises(RunStoppedError):
         Run(Line(stop_after), SETTINGS, tmp_path).train()
     again = Line()
     torch.manual_seed(99)  # what the run does not depend on
     found = Run(again, SETTINGS, tmp_path).train(resume=True)
-    ours, theirs = again.model.state_dict(), whole.model.state_dict()
+    ours, theirs = again.model.state_dict(), uninterrupted.model.state_dict()
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-    assert found == wanted
+    assert found == expected
     lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(6))
 
 
-def test_the_loop_learns_and_tells() -> None:
+def test_the_loop_learns_and_records() -> None:
     task = Line()
     history = Run(task, Settings(epochs=40, batch=8, prior_weight=0.0)).train()
     assert history[-1]["error"] < 0.5 * history[0]["error"]
@@ -148,7 +148,7 @@ def test_idx_files_are_read_and_checked(tmp_path: Path) -> None:
         idx.read_idx(tmp_path / "c.gz")
 
 
-def test_missing_and_wrong_data_are_told(tmp_path: Path) -> None:
+def test_missing_and_wrong_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(tnmars.TnmarsError, match=r"(?s)MNIST is not in .*--data DIR"):
         idx.mnist(tmp_path, download=False)
     (tmp_path / "mnist").mkdir()
@@ -232,8 +232,8 @@ def test_targets_say_by_how_much_they_are_missed() -> None:
 
 
 def test_every_target_is_of_a_variant_that_can_be_run() -> None:
-    for name, wanted in targets.TARGETS.items():
-        assert {target.variant for target in wanted} <= set(results.EXPERIMENTS[name].variants)
+    for name, listed in targets.TARGETS.items():
+        assert {target.variant for target in listed} <= set(results.EXPERIMENTS[name].variants)
 
 
 def mnist_record(variant: str, seed: int, compression: float) -> dict[str, object]:
@@ -302,7 +302,7 @@ def test_the_chain_of_the_benchmark_is_the_same_layer() -> None:
 
 
 def test_a_run_killed_with_9_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    """Two processes run; one is killed as soon as it has left a checkpoint, and goes on from there."""
+    """Two processes run; one is killed as soon as it has left a checkpoint, and resumes from there."""
     steps = "3000"
 
     def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -335,12 +335,12 @@ def test_runs_side_by_side_have_a_bar_each_on_a_terminal() -> None:
     lines = ['{"done": 3, "total": 10, "text": "loss 0.5"}\n', "a warning\n", "[1]\n"]
     seen = Event()
 
-    def told() -> Iterator[str]:
+    def written() -> Iterator[str]:
         yield from lines
         seen.wait(5.0)
 
-    board.follow("one", told())
-    board.follow("two", told())
+    board.follow("one", written())
+    board.follow("two", written())
     deadline = time.monotonic() + 5.0
     while [task.completed for task in board._bars.tasks] != [3, 3] and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -441,7 +441,7 @@ def test_kill_stops_the_runs_too(tmp_path: Path) -> None:
     assert not (tmp_path / "paper-0" / "record-0.json").exists()
 
 
-def test_folders_that_cannot_be_made_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_cannot_be_made_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     asked = ["reproduce", "tucker", "--variants", "direct", "--seeds", "0", "--epochs", "5"]
     for command in (asked, ["demo"]):
@@ -449,7 +449,7 @@ def test_folders_that_cannot_be_made_are_told(tmp_path: Path, capfd: pytest.Capt
         assert "the folder cannot be created" in capfd.readouterr().err
 
 
-def test_missing_data_is_told_once(
+def test_missing_data_is_reported_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idx, "PAGE", "file:///nowhere/")

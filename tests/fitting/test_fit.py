@@ -82,9 +82,9 @@ def test_values_and_derivatives_are_those_of_autograd(graph: Graph) -> None:
         return dense(graph, dict(zip(names, values, strict=True))).reshape(-1)
 
     parts = torch.autograd.functional.jacobian(flat, tuple(cores[name] for name in names))
-    wanted = torch.cat([part.reshape(len(index), -1) for part in parts], 1)
-    torch.testing.assert_close(jacobian_at(graph, cores, index), wanted)
-    torch.testing.assert_close(gram(graph, cores), wanted.T @ wanted)
+    derivative = torch.cat([part.reshape(len(index), -1) for part in parts], 1)
+    torch.testing.assert_close(jacobian_at(graph, cores, index), derivative)
+    torch.testing.assert_close(gram(graph, cores), derivative.T @ derivative)
 
 
 @every_graph
@@ -226,7 +226,7 @@ def test_ranks_with_half_as_many_parameters_as_entries(
     assert found.as_json()["warnings"] == list(found.doubts)
 
 
-def test_ranks_that_are_too_large_for_the_entries_are_told_of() -> None:
+def test_ranks_that_are_too_large_for_the_entries_give_a_warning() -> None:
     values = planted(families.lowrank("tensor", free=(16, 16), rank=12))
     with pytest.warns(FitWarning, match="the ranks are likely too small: the spec has 480 parameters for 256 entries"):
         found = tnmars.fit(families.lowrank("tensor", free=(16, 16), rank=15), values)
@@ -239,7 +239,7 @@ def test_noise_in_a_limited_graph_is_no_reason_to_warn() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200])
-def test_numbers_whose_squares_are_none(scale: float) -> None:
+def test_numbers_whose_squares_underflow_or_overflow(scale: float) -> None:
     values = planted(tt(2, 3), noise=0.01)
     found = tnmars.fit(tt(5, 7), values * scale)
     assert list(found.ranks.values()) == [2, 3]
@@ -326,7 +326,7 @@ def test_shapes_of_a_weight_that_are_refused() -> None:
         tnmars.fit(graph, torch.randn(24, 20), observed=torch.ones(20, 24))
 
 
-def test_indices_without_data_are_told_of() -> None:
+def test_indices_without_data_give_a_warning() -> None:
     values = planted(families.lowrank("tensor", free=(30, 20), rank=2))
     values[[2, 3, 5, 7, 11, 13]] = torch.nan
     values[:, 4] = torch.nan
@@ -532,11 +532,13 @@ def test_the_command_with_trained_gates(folder: Path, capfd: Printed) -> None:
     assert cli.run([*arguments, "annealed"]) == 0
     assert cli.run([*arguments, "annealed", "--alpha", "3"]) == 2
     assert "--alpha requires --selector mars." in capfd.readouterr().err
+    assert cli.run([*arguments, "fixed"]) == 2
+    assert "'fixed' must be one of elimination, mars, gaussian, annealed." in capfd.readouterr().err
     assert cli.run([*arguments, "elimination"]) == 2
-    assert "--steps requires --selector annealed or mars." in capfd.readouterr().err
+    assert "--steps requires --selector mars, gaussian or annealed." in capfd.readouterr().err
 
 
-def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
+def test_the_command_prints_doubts_as_warnings(folder: Path, capfd: Printed) -> None:
     values = planted(tt(2, 3))
     values[1] = torch.nan
     np.save(folder / "gap.npy", values.numpy())
@@ -544,9 +546,9 @@ def test_the_command_tells_of_doubts(folder: Path, capfd: Printed) -> None:
     printed = capfd.readouterr()
     assert "warning: mode 'n1': 1 of its 5 indices have no entry to fit (1)" in printed.err
     assert "FitWarning" not in printed.err
-    (told,) = json.loads(printed.out)["warnings"]
-    assert told.startswith("mode 'n1': 1 of its 5")
-    assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [told]
+    (doubt,) = json.loads(printed.out)["warnings"]
+    assert doubt.startswith("mode 'n1': 1 of its 5")
+    assert json.loads((folder / "gap-fit.json").read_text())["warnings"] == [doubt]
 
 
 def test_the_command_shows_progress_unless_it_is_to_be_quiet(

@@ -178,12 +178,13 @@ def test_too_few_primes_leave_ones() -> None:
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
+SPLIT = "the size must be a whole number from 1 to 2,147,483,647, the number of modes at least 1."
 WRONG = [
-    ((0, 2), {}, "cannot split 0 into 2 modes; sizes are from 1 to 2,147,483,647, modes from 1 on."),
-    ((8, 0), {}, "cannot split 8 into 0 modes; sizes are from 1 to 2,147,483,647, modes from 1 on."),
-    ((-8, 3), {}, "cannot split -8 into 3 modes; sizes are from 1 to 2,147,483,647, modes from 1 on."),
-    ((8, 2), {"order": "up"}, "order 'up' is not known; orders: ascending, descending, mixed."),
-    ((8, 2), {"criterion": "mean"}, "criterion 'mean' is not known; criteria: entropy, variance."),
+    ((0, 2), {}, f"cannot split 0 into 2 modes: {SPLIT}"),
+    ((8, 0), {}, f"cannot split 8 into 0 modes: {SPLIT}"),
+    ((-8, 3), {}, f"cannot split -8 into 3 modes: {SPLIT}"),
+    ((8, 2), {"order": "up"}, "order is 'up', but must be one of ascending, descending, mixed."),
+    ((8, 2), {"criterion": "mean"}, "criterion is 'mean', but must be one of entropy, variance."),
 ]
 
 

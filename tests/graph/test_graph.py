@@ -285,7 +285,7 @@ def test_a_wrong_kernel_does_not_hide_behind_features(size: tuple[object, ...]) 
 def test_features_fit_into_the_modes() -> None:
     one_problem("features 'in' is 9, but the modes hold only 8", ("features", "in"), features=((Role.IN, 9),))
     one_problem("features 'out' has size 0", ("features", "out"), features=((Role.OUT, 0),))
-    one_problem("vocab is not something that kind 'linear' has", ("vocab",), features=((Role.LOOKUP, 2),))
+    one_problem("kind 'linear' does not take vocab", ("vocab",), features=((Role.LOOKUP, 2),))
 
 
 def test_only_maps_have_operands() -> None:
@@ -298,7 +298,7 @@ def test_only_maps_have_operands() -> None:
     [
         ({}, "b o", "kind 'map' needs its inputs", ()),
         ({"x": "b i"}, "", "kind 'map' needs its output", ()),
-        ({"x": "b i"}, "b c o", "the output has axis 'c', which is no mode and on no input", ("output", 1)),
+        ({"x": "b i"}, "b c o", "the output has axis 'c', which is neither a mode nor on an input", ("output", 1)),
         ({"x": "b"}, "b o", "mode 'i' is on no input", ("modes", "in", "i")),
         ({"x": "b i"}, "b", "mode 'o' is not on the output", ("modes", "out", "o")),
         ({"x": "b i o"}, "b o", "input 'x' has axis 'o', a mode with role 'out'", ("inputs", "x", 2)),
@@ -334,7 +334,7 @@ def test_options_belong_to_the_kind() -> None:
         ({"padding": -1}, "option 'padding' is -1"),
         ({"padding": "some"}, "option 'padding' is 'some'"),
         ({"dilation": True}, "option 'dilation' is True"),
-        ({"padding": "same", "stride": (1, 2)}, "padding 'same' does not go with a stride"),
+        ({"padding": "same", "stride": (1, 2)}, "padding 'same' requires a stride of 1"),
     ],
 )
 def test_options_of_a_convolution(options: dict[str, object], start: str) -> None:
@@ -525,7 +525,7 @@ def test_a_changed_graph_is_asked_again() -> None:
 def test_an_origin_is_noted_and_checked() -> None:
     noted = asked(LINEAR).with_origin({"step": 3})
     assert (noted, noted.origin, noted.name, LINEAR.origin) == (LINEAR, {"step": 3}, LINEAR.name, None)
-    with pytest.raises(GraphError, match="origin is not plain data"):
+    with pytest.raises(GraphError, match="origin must be plain data"):
         LINEAR.with_origin({"step": object()})
 
 

@@ -173,7 +173,7 @@ def test_a_mode_that_some_ends_share_counts() -> None:
 
 def test_useful_size_of_an_unknown_bond() -> None:
     graph = tensor("A:i,r1 B:r1,j", {"r1": 2}, i=4, j=4)
-    with pytest.raises(GraphError, match=r"term 'main' has no bond 'r2'\. Bonds: r1\. Did you mean 'r1'\?"):
+    with pytest.raises(GraphError, match=r"term 'main' has no bond 'r2'\.\n  Bonds: r1\. Did you mean 'r1'\?"):
         useful_size(graph, graph.terms[0], "r2")
 
 

@@ -254,7 +254,7 @@ def test_what_is_no_bag_is_refused(mode: str, given: list[Tensor], said: str) ->
 def test_a_mode_is_a_sum_or_a_mean(mode: object) -> None:
     with pytest.raises(GraphError) as caught:
         replace(TABLE, options=(("mode", mode),))
-    assert f"option 'mode' is {mode!r}, which is neither 'sum' nor 'mean'." in str(caught.value)
+    assert f"option 'mode' is {mode!r}, but must be 'sum' or 'mean'." in str(caught.value)
 
 
 def test_a_mode_is_written_and_read() -> None:

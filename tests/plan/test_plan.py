@@ -334,7 +334,7 @@ def test_the_calibrated_model_is_read_from_the_cache(tmp_path: Path, monkeypatch
     monkeypatch.delenv("TNMARS_COST_MODEL")
     for text in ("{", "[1]", '{"peak": "much"}', '{"peak": null}'):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(TnmarsError, match="is not a cost model; run 'tnmars calibrate' again"):
+        with pytest.raises(TnmarsError, match="must be a cost model; run 'tnmars calibrate' again"):
             machine_model()
 
 

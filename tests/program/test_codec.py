@@ -93,7 +93,7 @@ def refused(graph: Graph, change: Callable[[Any], object], form: Form | None = N
     change(data)
     with pytest.raises(TnmarsError) as caught:
         form_from_json(data, graph)
-    assert "made anew" in str(caught.value)
+    assert "planned again" in str(caught.value)
     return str(caught.value)
 
 
@@ -106,8 +106,8 @@ def first(data: Any, op: str) -> Any:
     [
         (lambda data: data.update(more=1), "the form has 'more', which is not known; known: name, program, frame,"),
         (lambda data: data.pop("chunk"), "the form has no 'chunk'."),
-        (lambda data: data.update(chunk="64"), "chunk is '64', which is not a whole number."),
-        (lambda data: data.update(chunk=True), "chunk is True, which is not a whole number."),
+        (lambda data: data.update(chunk="64"), "chunk is '64', which is not an integer."),
+        (lambda data: data.update(chunk=True), "chunk is True, which is not an integer."),
         (lambda data: data.update(chunk=-1), "a chunk of -1 does not go with the layer."),
         (lambda data: data.update(chunk=10**30), "which is too large."),
         (lambda data: data.update(cost=float("nan")), "the form has the cost nan."),
@@ -130,7 +130,7 @@ def first(data: Any, op: str) -> Any:
         (lambda data: data["program"]["dynamic"].append("@@b"), "which is not in order, each once."),
         (lambda data: data["frame"].update(cut=2), "the frame of the plan is not one that the graph has."),
         (lambda data: data["frame"].update(dense="os.system"), "the frame of the plan is not one that the graph has."),
-        (lambda data: data["frame"].update(padding=[1.5]), "frame.padding[0] is 1.5, which is not a whole number."),
+        (lambda data: data["frame"].update(padding=[1.5]), "frame.padding[0] is 1.5, which is not an integer."),
         (lambda data: data["frame"].update(strides=[["i1", 2]]), "frame.strides[0] has 2 entries, not 3."),
     ],
 )

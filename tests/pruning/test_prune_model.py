@@ -153,7 +153,7 @@ def test_a_model_without_gates_is_not_silently_left_alone() -> None:
 
 def test_keep_is_checked() -> None:
     layer = lowrank()
-    with pytest.raises(tnmars.TnmarsError, match="keep names layer 'fc', which is no compiled layer"):
+    with pytest.raises(tnmars.TnmarsError, match="keep names 'fc', which is not a compiled layer"):
         tnmars.prune(nn.Sequential(layer), {"fc": {}})
     with pytest.raises(tnmars.GraphError, match="keep names bond 's', which the graph does not have"):
         tnmars.prune(layer, {"": {"s": (0,)}})
@@ -339,7 +339,7 @@ def test_many_cuts_leave_a_file_that_can_be_read(tmp_path) -> None:
 def test_pruning_in_warm_up_is_told() -> None:
     layer = lowrank(Mars())
     tnmars.MaskSchedule(layer, 10, warmup_steps=5)
-    with pytest.warns(UserWarning, match="warm-up is on, so every slice is kept"):
+    with pytest.warns(UserWarning, match="the model is in warm-up, so every slice is kept"):
         tnmars.prune(layer)
 
 

@@ -20,6 +20,7 @@ from torch import nn
 import tnmars
 from tnmars import cli
 from tnmars.draw.look import Look
+from tnmars.draw.traces import looks
 from tnmars.experiments import worker
 from tnmars.program.form import measure, total
 from tnmars.reporting import Report, collect, page
@@ -27,7 +28,6 @@ from tnmars.reporting.bars import bars
 from tnmars.reporting.charts import Line, chart
 from tnmars.reporting.gates import threshold
 from tnmars.reporting.history import is_drawable, read_history
-from tnmars.reporting.traces import looks
 from tnmars.reporting.value import Bond
 
 Printed = pytest.CaptureFixture[str]
@@ -329,7 +329,7 @@ def test_a_layer_of_which_nothing_is_left() -> None:
     layer = gated(TT, {}, min_keep=0)
     text = page(collect(layer, tnmars.prune(layer)))
     assert "No term is left" in text
-    assert 'class="gone" data-term="main"' in text
+    assert 'class="gone-term" data-term="main"' in text
 
 
 def test_a_layer_without_gates_has_none_to_show() -> None:
@@ -503,7 +503,7 @@ def test_the_command(model: nn.ModuleDict, history: list[dict[str, object]], tmp
     command = ["report", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "r.html"), "--no-measure"]
     assert cli.run([*command, "--history", str(tmp_path / "log.jsonl"), "--batch", "3"]) == 0
     printed = capfd.readouterr().out
-    assert printed.startswith("fc1: 305 -> ")
+    assert printed.startswith("accuracy: 93 -> 93\nfc1: 305 -> ")
     assert printed.endswith(f"wrote {tmp_path / 'r.html'}\n")
     assert "batch 3" in (tmp_path / "r.html").read_text()
     assert cli.run([*command, "--json"]) == 0
@@ -518,7 +518,7 @@ def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printe
     log = tmp_path / "log.jsonl"
     log.write_text('{"epoch": 0, "loss": 1.0}\n')
     assert cli.run(["report", same, same, "--history", str(log), "-o", f"{tmp_path}/../{tmp_path.name}/log.jsonl"]) == 2
-    assert "is what is read; name another file" in capfd.readouterr().err
+    assert "is an input; name another file" in capfd.readouterr().err
     assert log.read_text() == '{"epoch": 0, "loss": 1.0}\n'
     assert cli.run(["report", same, str(tmp_path / "none"), "-o", str(tmp_path / "r")]) == 2
     assert "cannot be read: No such file or directory." in capfd.readouterr().err
@@ -646,7 +646,7 @@ QUIET = [
     "--disable-sync",
 ]
 """What the browser would ask for of its own accord."""
-OWN = {"accounts.google.com", "clients2.google.com", "update.googleapis.com"}
+OWN = {"accounts.google.com", "clients2.google.com", "update.googleapis.com", "www.google.com"}
 """The hosts that it asks all the same."""
 NOBODY = "not an origin"
 """In its log, who has asked for what no page has asked for."""

@@ -1,13 +1,13 @@
-"""The acceptance table of `tnmars fit`: planted networks with noise, one setting for all, the noise not told.
+"""The acceptance table of `tnmars fit`: planted networks with unknown noise, the same settings for all.
 
 A planted network has cores with standard normal entries; its tensor is scaled to unit variance, and Gaussian noise of
 the given standard deviation is added. Each case has a graph with larger ranks to start from. The random tree has 8
-cores, each new one joined to one that is there, drawn alike; a core has one mode, of size 6 on a leaf and 3 elsewhere;
-planted ranks are drawn from 2 to 5, at most what the rest of a core can use; the start has 10 on every bond.
-Completion sees 30 % of the entries, drawn alike, and is judged on the others, against the tensor without noise.
+cores; each new core is joined to an earlier one, drawn uniformly. A core has one mode, of size 6 on a leaf and 3
+elsewhere. Planted ranks are drawn from 2 to 5, but are at most what is useful; the start has 10 on every bond.
+Completion sees 30 % of the entries, drawn uniformly, and is judged on the others, against the tensor without noise.
 
     python tests/scripts/fit_acceptance.py --jobs 2 --out docs/results/fit.json
-    python tests/scripts/fit_acceptance.py --only tt,cp --seeds 100-102     # seeds from 100 on are for tuning
+    python tests/scripts/fit_acceptance.py --only tt,cp --seeds 100-102     # seeds of at least 100 are for tuning
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def tree(seed: int, start: int | None = None) -> Graph:
     text = " ".join(f"G{at}[n{at},{','.join(found)}]" for at, found in edges.items())
     ranks = {f"r{second}": draw.randint(2, 5) for _, second in joints}
     shrinks = True
-    while shrinks:  # a bond wider than the rest of its core cannot be told from a smaller one
+    while shrinks:  # a bond wider than the rest of its core is equivalent to a smaller one
         shrinks = False
         for at, found in edges.items():
             for bond in found:
@@ -65,13 +65,13 @@ def tree(seed: int, start: int | None = None) -> Graph:
 
 @dataclass(frozen=True)
 class Case:
-    """A planted network, where the search starts, and when a run is good."""
+    """A planted network, where the search starts, when a run is good, and the target number of good runs."""
 
     planted: Callable[[int], Graph]
     start: Callable[[int], Graph]
     seeds: dict[float, int]
     good: Callable[[dict[str, Any]], bool]
-    wanted: str
+    target: str
     share: float = 1.0
 
 
@@ -182,7 +182,7 @@ def run(name: str, noise: float, seed: int, selector: str) -> dict[str, Any]:
     return record
 
 
-def wanted(only: str, seeds: str) -> Iterator[tuple[str, float, int]]:
+def requested(only: str, seeds: str) -> Iterator[tuple[str, float, int]]:
     names = only.split(",") if only else list(CASES)
     for name in names:
         for noise, count in CASES[name].seeds.items():
@@ -191,7 +191,7 @@ def wanted(only: str, seeds: str) -> Iterator[tuple[str, float, int]]:
             yield from ((name, noise, seed) for seed in chosen)
 
 
-def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarized(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each case and noise."""
     rows = []
     for name, noise in dict.fromkeys((record["case"], record["noise"]) for record in records):
@@ -201,7 +201,7 @@ def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "noise": noise,
             "runs": len(found),
             "good": sum(record["good"] for record in found),
-            "wanted": CASES[name].wanted,
+            "wanted": CASES[name].target,
             "worst_error_over_noise": max(record["error_over_noise"] for record in found),
             "median_cpu_seconds": statistics.median(record["cpu_seconds"] for record in found),
             "median_seconds": statistics.median(record["seconds"] for record in found),
@@ -238,10 +238,10 @@ def main() -> None:
     if asked.one:
         print(json.dumps(run(*json.loads(asked.one))))
         return
-    jobs = list(wanted(asked.only, asked.seeds))
+    jobs = list(requested(asked.only, asked.seeds))
     with ThreadPoolExecutor(asked.jobs) as pool:
         records = list(pool.map(lambda job: _other(job, asked.selector), jobs))
-    rows = summarised(records)
+    rows = summarized(records)
     for row in rows:
         print(json.dumps(row))
     if asked.out is not None:

@@ -13,8 +13,8 @@ def test_the_example_of_the_docstring() -> None:
     lines = [line for line in (consequences.__doc__ or "").splitlines() if line.startswith("    ")]
     text = "tnmars: 1\n" + dedent("\n".join(lines))
     assert [problem.text for problem in read(text.encode()).problems] == [
-        "'i' is '8x', which is not a size.",
-        "entry 2 of 'B' is '0', which is not a name.",
+        "'i' is '8x', but must be a size.",
+        "entry 2 of 'B' is '0', but must be a name.",
     ]
     quoted = re.findall(r'^- "(.*?)"', consequences.__doc__ or "", re.MULTILINE)
     assert len(quoted) == 2, "what is left out is told in the docstring"

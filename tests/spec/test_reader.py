@@ -230,7 +230,7 @@ def test_a_word_that_yaml_1_1_reads_as_a_value_is_a_name(word: str) -> None:
 @pytest.mark.parametrize("word", ["true", "False", "NULL", "null", "Null"])
 def test_a_word_that_every_yaml_reads_as_a_value_must_be_quoted_where_it_is_a_value(word: str) -> None:
     text = changed("[r1, s1, i2, o2]", f"[r1, {word}, i2, o2]")
-    assert only(text) == (13, 12, f"entry 2 of 'G2' is '{word}', which is not a name.")
+    assert only(text) == (13, 12, f"entry 2 of 'G2' is '{word}', but must be a name.")
     assert hint(text) == f'YAML reads this word as a value: put it in quotes, "{word}".'
     quoted = BASE.replace("s1", f'"{word}"')
     assert word in loads(quoted).bonds
@@ -269,12 +269,12 @@ def test_what_is_not_a_plain_whole_number_is_no_size(written: str, fix: str | No
     line, column, message = only(text)
     assert (line, column) == (9, 23) or (written == "" and line == 9)
     assert message.startswith("'s1' is ")
-    assert message.endswith(", which is not a size.")
+    assert message.endswith(", but must be a size.")
     assert hint(text) == (fix or "Write a whole number from 1 to 2,147,483,647, or the name of a parameter.")
 
 
 def test_a_word_at_a_size_is_a_parameter_or_nothing() -> None:
-    assert only(changed("s1: 2", "s1: on")) == (9, 23, "'s1' is 'on', which is neither a number nor a parameter.")
+    assert only(changed("s1: 2", "s1: on")) == (9, 23, "'s1' is 'on', but must be a number or the name of a parameter.")
     assert hint(changed("s1: 2", "s1: rnk")) == "Parameters: rank. Did you mean 'rank'?"
     assert loads(changed("{rank: 3}", "{on: 3}").replace("r1: rank", "r1: on")).bonds["r1"].size == 3
 
@@ -286,7 +286,7 @@ def test_a_flag_is_true_or_false(word: str, value: bool) -> None:
 
 @pytest.mark.parametrize("word", ["no", "off", "0", "1", "'true'", "null", "[]", "n"])
 def test_no_other_word_is_a_flag(word: str) -> None:
-    assert only(changed("bias: false", f"bias: {word}"))[2].endswith("which is neither true nor false.")
+    assert only(changed("bias: false", f"bias: {word}"))[2].endswith("but must be true or false.")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_cores_beside_terms_belong_under_one() -> None:
 def test_a_name_for_people_is_one_line_of_printable_text(name: str) -> None:
     line, column, message = only(changed("name: base", f"name: {name}"))
     assert (line, column) == (2, 7)
-    assert message.endswith("which is not a line of text.")
+    assert message.endswith("but must be a line of text.")
     assert message.isprintable()
 
 
@@ -409,7 +409,7 @@ def test_a_copy_may_not_have_the_name_of_another_term() -> None:
 def test_too_many_copies_are_refused() -> None:
     line, column, message = only(SUM.replace("copies: 4", "copies: 2000000000"))
     assert (line, column) == (6, 5)
-    assert message == "the graph would have 6,000,000,000 bonds and cores; at most 10,000 are allowed."
+    assert message == "the graph would have 6,000,000,000 bonds and cores, but must have at most 10,000."
 
 
 def test_a_mistake_in_a_term_with_copies_is_reported_once() -> None:
@@ -449,7 +449,7 @@ def test_one_kernel_mode_may_hold_several_axes() -> None:
     assert graph.kernel_size == (3, 3)
     assert graph.dense_shape == (5, 4, 3, 3)
     assert only(CONV.replace("[3, 3]", "[3, 4]"))[:2] == (4, 1)
-    assert only(CONV.replace("[3, 3]", "[3, 3, 3, 3]"))[2] == "'kernel_size' has 4 entries; it takes 1 to 3."
+    assert only(CONV.replace("[3, 3]", "[3, 3, 3, 3]"))[2] == "'kernel_size' has 4 entries, but must have 1 to 3."
     assert loads(CONV.replace("kernel_size: [3, 3]\n", "")).kernel_size == (9,)
 
 
@@ -483,7 +483,7 @@ def test_a_map_names_its_inputs_and_flattens_modes() -> None:
 def test_what_is_no_axis_is_refused(axis: str) -> None:
     line, column, message = only(MAP.replace("(i1 i2)", axis))
     assert (line, column) == (4, 24)
-    assert message.endswith("which is not an axis.")
+    assert message.endswith("but must be an axis.")
 
 
 # --- families --------------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def test_duplicate_keys_are_refused_at_the_second() -> None:
     assert only(changed("  G2:", "  G1:")) == (
         13,
         3,
-        "key 'G1' stands here for the second time; the first is on line 12.",
+        "key 'G1' is given twice; the first is on line 12.",
     )
     assert only(BASE + "name: again\n")[:2] == (14, 1)
     assert only(changed("  G2:", '  "G1":'))[:2] == (13, 3)
@@ -656,16 +656,16 @@ cores:
 def test_every_problem_of_a_file_is_reported_at_once_in_order() -> None:
     text = TEN.replace("*a", "i2")
     assert found(text) == [
-        (1, 9, "'tnmars' is '2', which is not 1."),
-        (2, 7, "'name' is '7', which is not a line of text."),
+        (1, 9, "'tnmars' is '2', but must be 1."),
+        (2, 7, "'name' is '7', but must be a line of text."),
         (4, 19, "parameter 'spare' is declared, but no size uses it."),
-        (6, 12, "'i1' is '0', which is not a size."),
+        (6, 12, "'i1' is '0', but must be a size."),
         (6, 15, "mode 'i2' is on 2 cores: G2, G3; a mode belongs to one core."),
         (7, 23, "mode 'o3' is declared, but no core lists it."),
         (8, 19, "bond 's1' touches only core 'G2'; a bond joins at least two cores."),
-        (8, 29, "'t' is 'x', which is neither a number nor a parameter."),
+        (8, 29, "'t' is 'x', but must be a number or the name of a parameter."),
         (9, 1, "key 'colour' is not known in a spec of kind 'linear'."),
-        (10, 17, "'bias' is 'maybe', which is neither true nor false."),
+        (10, 17, "'bias' is 'maybe', but must be true or false."),
         (10, 24, "key 'stride' is not known in options."),
         (12, 20, "core 'G1' lists edge 'r1' twice."),
         (12, 24, "core 'G1' lists edge 'q', which is not declared."),
@@ -683,7 +683,7 @@ def test_what_follows_from_an_unreadable_part_is_left_out_and_the_rest_is_not() 
 def test_the_error_holds_every_problem_with_its_place() -> None:
     with pytest.raises(SpecError) as raised:
         loads(changed("G2: [r1", "G2: [r9").replace("tnmars: 1", "tnmars: 3"), source="tt.yaml")
-    assert str(raised.value).startswith("tt.yaml:1:9: 'tnmars' is '3', which is not 1.\n  This version of")
+    assert str(raised.value).startswith("tt.yaml:1:9: 'tnmars' is '3', but must be 1.\n  This version of")
     assert "\ntt.yaml:13:8: core 'G2' lists edge 'r9', which is not declared.\n  Declared" in str(raised.value)
 
 
@@ -691,7 +691,7 @@ def test_more_problems_than_anyone_reads_are_counted() -> None:
     text = BASE + "".join(f"key{at}: 1\n" for at in range(250))
     problems = found(text)
     assert len(problems) == 101
-    assert problems[-1] == (114, 1, "and 150 more problems, from here on.")
+    assert problems[-1] == (114, 1, "and 150 more problems after this line.")
 
 
 HEAD = "tnmars: 1\nkind: linear\n"
@@ -703,7 +703,7 @@ TOGETHER = {
         [
             (5, 1, "key 'core' is not known in a spec of kind 'linear'."),
             (5, 29, "core 'B' lists edge 'zz', which is not declared."),
-            (5, 37, "'C' is '5', which is not a list."),
+            (5, 37, "'C' is '5', but must be a list."),
         ],
     ),
     "below mistyped kind and params": (
@@ -756,7 +756,7 @@ TOGETHER = {
     ),
     "modes that could not be read": (
         HEAD + "family: tt\nin: [4, no]\nout: [2, 2]\nrank: 2\nfeatures: {in: 100}\n",
-        [(4, 9, "entry 2 of 'in' is 'no', which is neither a number nor a parameter.")],
+        [(4, 9, "entry 2 of 'in' is 'no', but must be a number or the name of a parameter.")],
     ),
     "a bond and a core named modes": (
         HEAD + MODES + "bonds: {modes: 2}\ncores:\n  modes: [i, modes, q]\n  B: [o]\n",
@@ -778,15 +778,15 @@ TOGETHER = {
     ),
     "a guessed tree": (
         HEAD + "family: ht\nin: [4, 4, 4]\nout: [2, 2, 2]\nrank: 3\ntree: [[1, true], 3]\n",
-        [(7, 12, "entry 2 of 'tree' is 'true', which is not a whole number.")],
+        [(7, 12, "entry 2 of 'tree' is 'true', but must be a whole number.")],
     ),
     "a guessed grid": (
         HEAD + "family: peps\nin: [4, 4, 4]\nout: [2, 2, 2]\nrank: 3\ngrid: [x, 1]\n",
-        [(7, 8, "entry 1 of 'grid' is 'x', which is neither a number nor a parameter.")],
+        [(7, 8, "entry 1 of 'grid' is 'x', but must be a number or the name of a parameter.")],
     ),
     "a guessed number of terms": (
         HEAD + "family: btd\nin: [4, 4]\nout: [2, 2]\nranks: [[1, 1, 1, 1], [2, 2, 2, 2]]\nterms: 2.5\n",
-        [(7, 8, "'terms' is '2.5', which is not a size.")],
+        [(7, 8, "'terms' is '2.5', but must be a size.")],
     ),
     "a mode with the name of a bond": (
         HEAD + "family: tt\nin: {r1: 4, i2: 4}\nout: [2, 2]\nrank: 3\n",

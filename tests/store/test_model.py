@@ -320,9 +320,9 @@ def forged(path: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda header: header.update(version=9), "has version 9 of the format; this tnmars reads version 1"),
+        (lambda header: header.update(version=9), "has version 9 of the format, but this tnmars reads version 1"),
         (lambda header: header["layers"][0].update(spec="tnmars: 1\nkind: linear\n"), "layer 'middle': "),
-        (lambda header: header["layers"][0].update(selector={"name": "evil"}), "selector 'evil' is not known"),
+        (lambda header: header["layers"][0].update(selector={"name": "evil"}), "selector 'evil' is unknown"),
         (lambda header: header["layers"][0].update(dtype="torch.int8"), "layer 'middle': what is said of it is not"),
         (lambda header: header["layers"][0].pop("plans"), "layer 'middle': what is said of it is not"),
         (lambda header: header["layers"][0]["plans"].update(train=3), "layer 'middle': 'train' of the plan is 3"),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
 
-SELECTORS = ("elimination", "annealed", "mars")
+ELIMINATION = "elimination"
 EVERY = 2.0
 """Seconds between lines of progress."""
 
@@ -30,17 +31,16 @@ EVERY = 2.0
 )
 @click.option(
     "--selector",
-    type=click.Choice(SELECTORS),
-    default=SELECTORS[0],
+    default=ELIMINATION,
     show_default=True,
-    help="The rule that selects the ranks.",
+    help="The rule that selects the ranks: elimination, or a selector with gates, such as annealed or mars.",
 )
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
 @click.option("--alpha", type=float, help="For --selector mars: the mean of the initial logits [default: 0].")
 @click.option(
     "--steps",
     type=click.IntRange(1, 10**7),
-    help="For --selector annealed or mars: the number of training steps of the gates [default: 4000].",
+    help="For a selector with gates: the number of training steps [default: 4000].",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -103,16 +103,28 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
 
 
 def _selector(asked: dict[str, Any]) -> Any:
-    from tnmars.select import Annealed, Mars
+    """The requested selector, or `None` for elimination. Every selector of `tnmars.select.SELECTORS` is known."""
+    from tnmars.select import SELECTORS
 
-    mars = {name: asked[name] for name in ("pi", "alpha") if asked[name] is not None}
-    if mars and asked["selector"] != "mars":
-        raise click.UsageError(f"--{next(iter(mars))} requires --selector mars.")
-    if asked["selector"] == "elimination":
+    gated = {name: kind for name, kind in SELECTORS.items() if kind.has_gates}
+    kind = gated.get(asked["selector"])
+    if kind is None and asked["selector"] != ELIMINATION:
+        known = ", ".join((ELIMINATION, *gated))
+        raise click.BadParameter(f"'{asked['selector']}' must be one of {known}.", param_hint="--selector")
+    settings = {name: asked[name] for name in ("pi", "alpha") if asked[name] is not None}
+    for name in settings:
+        users = [other for other, one in gated.items() if name in {field.name for field in fields(cast(Any, one))}]
+        if asked["selector"] not in users:
+            raise click.UsageError(f"--{name} requires --selector {_either(users)}.")
+    if kind is None:
         if asked["steps"]:
-            raise click.UsageError("--steps requires --selector annealed or mars.")
+            raise click.UsageError(f"--steps requires --selector {_either(list(gated))}.")
         return None
-    return Annealed() if asked["selector"] == "annealed" else Mars(**mars)
+    return kind(**settings)
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _check_stem(stem: str, *read: str) -> None:

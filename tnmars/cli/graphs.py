@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from math import isfinite
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -181,26 +180,28 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 @click.command(epilog="Example: tnmars show specs/tt_linear.yaml -o graph.svg")
 @FILE
 @SET
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write a picture: .svg, .html or .dot.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write a picture: .svg, .pdf, .png, .tex (TikZ), .html or .dot. Needs tnmars[viz] for .pdf and .png.",
+)
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")
 @JSON
 def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
     """Draw the graph of FILE, in the terminal or to a picture."""
     import shutil
 
-    from tnmars import draw
-    from tnmars.files import write_text
+    from tnmars.cli.pictures import write_picture
 
     graph = read_graph(file, params, as_json)
     if output is not None:
-        writers = {".svg": draw.svg, ".dot": draw.dot, ".html": draw.html}
-        ending = Path(output).suffix.lower()
-        if ending not in writers:
-            raise click.BadParameter(f"'{output}' ends in none of {', '.join(writers)}.", param_hint="--output")
-        write_text(output, writers[ending](graph))
+        write_picture(output, graph)
     if as_json:
         click.echo(json.dumps(_incidence(graph), indent=1))
     elif output is None:
+        from tnmars import draw
+
         columns = width or shutil.get_terminal_size().columns
         click.echo(draw.terminal(graph, width=columns, colour=sys.stdout.isatty()))
     else:

@@ -71,13 +71,28 @@ def _is_pruned(path: str) -> bool:
         return False
 
 
-@click.command(epilog="Example: tnmars diff before.yaml after.yaml")
+@click.command(epilog="Example: tnmars diff before.yaml after.yaml -o pruned.pdf")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write a picture of both: .svg, .pdf, .png or .tex (TikZ). Needs tnmars[viz] for .pdf and .png.",
+)
 @JSON
-def diff(before: str, after: str, as_json: bool) -> None:
-    """Show two spec files side by side: bonds, cores, parameters and compression."""
+def diff(before: str, after: str, output: str | None, as_json: bool) -> None:
+    """Compare two spec files: bonds, cores, parameters and compression.
+
+    With --output, also draw them on one scale: lines are as wide as the ranks, and what was cut is pale.
+    """
+    from tnmars.cli.pictures import write_picture
     from tnmars.graph.difference import difference
 
-    found = difference(read_graph(before, {}, as_json), read_graph(after, {}, as_json))
-    click.echo(json.dumps(found.as_json(), indent=1) if as_json else str(found))
+    first, second = read_graph(before, {}, as_json), read_graph(after, {}, as_json)
+    if output is not None:
+        write_picture(output, first, second)
+    changes = difference(first, second)
+    click.echo(json.dumps(changes.as_json(), indent=1) if as_json else str(changes))
+    if output is not None and not as_json:
+        click.echo(f"wrote {output}")

@@ -11,6 +11,20 @@ from tnmars.cli.graphs import JSON, refuse
 from tnmars.errors import TnmarsError
 
 
+def _metrics(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, tuple[float, float]] | None:
+    metrics: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _equals, values = text.partition("=")
+        try:
+            before, after = map(float, values.split(","))
+        except ValueError:
+            raise click.BadParameter(
+                f"'{text}' must have the form NAME=BEFORE,AFTER, for example accuracy=0.981,0.979."
+            ) from None
+        metrics[name.strip()] = (before, after)
+    return metrics or None
+
+
 @click.command(epilog="Example: tnmars report trained.safetensors small.safetensors -o report.html")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
@@ -23,7 +37,15 @@ from tnmars.errors import TnmarsError
     help="The page to write.",
 )
 @click.option("--history", type=click.Path(), help="The log of the training: log.jsonl, or a record with a history.")
-@click.option("--title", help="What stands above [default: the layer's name].")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME=BEFORE,AFTER",
+    callback=_metrics,
+    help="What the model is for, before and after, such as accuracy=0.981,0.979 [default: from the history].",
+)
+@click.option("--title", help="The title of the page [default: the layer's name].")
 @click.option(
     "--batch", type=click.IntRange(1, 10**9), help="Count and time for this batch [default: the nominal one]."
 )
@@ -34,29 +56,35 @@ def report(
     after: str,
     output: str,
     history: str | None,
+    metrics: dict[str, tuple[float, float]] | None,
     title: str | None,
     batch: int | None,
     measure: bool,
     as_json: bool,
 ) -> None:
-    """Show what became of a model: graphs, gates, sizes, speed and training as one HTML file.
+    """Write what became of a model as one HTML file: graphs, gates, sizes, speed and training.
 
-    BEFORE and AFTER are files of tnmars.save or tnmars.save_checkpoint; the model's classes are not needed.
+    BEFORE and AFTER are files of tnmars.save or tnmars.save_checkpoint. The model's classes are not needed.
     """
     from tnmars.reporting import report as write
     from tnmars.reporting.history import read_history
+    from tnmars.reporting.metrics import figure
 
     if Path(output).resolve() in [Path(given).resolve() for given in (before, after, history) if given]:
-        raise click.BadParameter(f"'{output}' is what is read; name another file.", param_hint="--output")
+        raise click.BadParameter(f"'{output}' is an input; name another file.", param_hint="--output")
     try:
-        told = read_history(history) if history else None
-        found = write(before, after, output, title=title, history=told, batch=batch, measure=measure)
+        entries = read_history(history) if history else None
+        result = write(
+            before, after, output, title=title, history=entries, metrics=metrics, batch=batch, measure=measure
+        )
     except TnmarsError as error:
         refuse(before, error.problems, as_json)
     if as_json:
-        click.echo(json.dumps({"file": output, **found.as_json()}, indent=1))
+        click.echo(json.dumps({"file": output, **result.as_json()}, indent=1))
         return
-    for layer in found.layers:
+    for metric in result.metrics:
+        click.echo(f"{metric.name}: {figure(metric.before)} -> {figure(metric.after)}")
+    for layer in result.layers:
         first, second = layer.before.count.cores, layer.after.count.cores
         click.echo(f"{layer.title}: {first:,} -> {second:,} parameters, {layer.after.count.sentence}")
     click.echo(f"wrote {output}")

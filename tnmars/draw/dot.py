@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tnmars.draw.palette import ROLE_COLOURS
+from tnmars.draw.palette import ROLE_COLORS
 from tnmars.draw.text import signature
 from tnmars.graph import Graph, Term
 
@@ -59,13 +59,13 @@ def _term(graph: Graph, term: Term) -> Iterator[str]:
         yield f'{point} [shape="point", width="0.1", xlabel={label}];'
         yield from (f"{point} -- {core(name)}{f' [{style[2:]}]' if style else ''};" for name in joined)
     for mode in graph.modes:
-        colour = ROLE_COLOURS[mode.role][0]
+        color = ROLE_COLORS[mode.role][0]
         style = ', style="dotted"' if mode.name in graph.shared else ""
         for name in ends[mode.name]:
             tip = _quoted(f"{term.name}.mode.{mode.name}.{name}")
             label = _quoted(f"{mode.name} {mode.size}")
-            yield f'{tip} [shape="plaintext", style="", fontcolor="{colour}", label={label}];'
-            yield f'{core(name)} -- {tip} [color="{colour}"{style}];'
+            yield f'{tip} [shape="plaintext", style="", fontcolor="{color}", label={label}];'
+            yield f'{core(name)} -- {tip} [color="{color}"{style}];'
 
 
 def _quoted(text: str) -> str:

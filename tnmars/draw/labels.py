@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from math import cos, pi, sin, sqrt
 
 from tnmars.draw.place import Board, Box
+from tnmars.draw.shapes import Pixel
 from tnmars.draw.stress import Point
 from tnmars.draw.text import shorten, text_width
-
-Pixel = tuple[int, int]
 
 CORE_HIGH, CORE_FONT, LABEL_FONT, DOT_RADIUS = 40, 14, 12, 5
 LONGEST_NAME = 18
@@ -70,31 +69,36 @@ class Leg:
 
 def _label(name: str, size: int) -> Label:
     """A label that is not yet anywhere."""
-    shown, number = shorten(name, LONGEST_NAME), str(size)
+    shown, number = shorten(name, LONGEST_NAME), f"{size:,}"
     return Label(shown, number, Box(0, 0, text_width(f"{shown} {number}", LABEL_FONT), _LABEL_HIGH))
 
 
-def _cheapest(board: Board, label: Label, owner: str, places: Iterable[tuple[Point, float]]) -> tuple[Label, float]:
-    """The label at the place that costs least, and that cost without what the place itself is held to cost."""
+def _cheapest(
+    board: Board, label: Label, owner: str, places: Iterable[tuple[Point, float]], clear: int = 2
+) -> tuple[Label, float]:
+    """The label at the cheapest place, and the cost of what it covers there; `clear` pixels around it count too."""
     best, best_cost, overlap = label, -1.0, 0.0
     for (x, y), extra in places:
         if 0 <= best_cost <= extra:
             continue
         box = Box(round(x), round(y), label.box.wide, label.box.high)
-        cost = board.box_cost(box.grown(2), (owner,))
+        cost = board.box_cost(box.grown(clear), (owner,))
         if best_cost < 0 or cost + extra < best_cost:
             best, best_cost, overlap = Label(label.name, label.size, box), cost + extra, cost
     board.add_box(best.box.grown(2), ON_LABEL, f"label of {owner}")
     return best, overlap
 
 
-def place_bond(board: Board, stroke: Stroke, size: int, middle: Point | None, tries: int) -> tuple[Label, float]:
-    """The label of a bond beside its line, rather on the side away from `middle`, else above; and what it covers."""
+def place_bond(
+    board: Board, stroke: Stroke, size: int, width: float, middle: Point | None, tries: int
+) -> tuple[Label, float]:
+    """The label of a bond beside its line, if it can on the side away from `middle`, else above; and what it covers."""
     label = _label(stroke.bond, size)
-    return _cheapest(board, label, f"bond {stroke.bond}", _beside(stroke, label.box, middle, tries))
+    places = _beside(stroke, label.box, _GAP + max(0.0, width / 2 - 1.5), middle, tries)
+    return _cheapest(board, label, f"bond {stroke.bond}", places)
 
 
-def _beside(stroke: Stroke, box: Box, middle: Point | None, tries: int) -> Iterator[tuple[Point, float]]:
+def _beside(stroke: Stroke, box: Box, gap: float, middle: Point | None, tries: int) -> Iterator[tuple[Point, float]]:
     for along, extra in _ALONG[:tries]:
         x, y = stroke.at(along)
         (x0, y0), (x1, y1) = stroke.at(along - 0.05), stroke.at(along + 0.05)
@@ -107,23 +111,23 @@ def _beside(stroke: Stroke, box: Box, middle: Point | None, tries: int) -> Itera
             away = nx * (x - middle[0]) + ny * (y - middle[1]) if middle is not None else 0.0
         if away < -1 or (abs(away) <= 1 and (ny > 1e-6 or (abs(ny) <= 1e-6 and nx < 0))):
             nx, ny = -nx, -ny
-        off = box.beyond(nx, ny) + _GAP
+        off = box.beyond(nx, ny) + gap
         yield (x + nx * off, y + ny * off), extra
         yield (x - nx * off, y - ny * off), extra + 0.8
         yield (x, y), extra + 4.0
 
 
-def place_dot(board: Board, bond: str, size: int, at: Pixel) -> tuple[Label, float]:
+def place_dot(board: Board, bond: str, size: int, width: float, at: Pixel) -> tuple[Label, float]:
     """The label of a hyperedge near its dot, and what it covers."""
     label = _label(bond, size)
     places = []
     for far in (0, 8, 18, 30):
         for turn in range(24):
             angle = -pi / 4 + pi * turn / 12
-            off = label.box.beyond(cos(angle), sin(angle)) + DOT_RADIUS + 2 + far
+            off = label.box.beyond(cos(angle), sin(angle)) + max(DOT_RADIUS, width / 2) + 2 + far
             places.append(((at[0] + off * cos(angle), at[1] + off * sin(angle)), far / 10))
     # Its own lines are in the way here: the label stands between them.
-    return _cheapest(board, label, "", places)
+    return _cheapest(board, label, "", places, 1 + round(max(1.0, width / 2)))
 
 
 def place_leg(board: Board, box: Box, core: str, mode: str, size: int, direction: Point) -> tuple[Leg, float]:

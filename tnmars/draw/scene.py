@@ -21,7 +21,6 @@ from tnmars.draw.labels import (
     ON_LINE,
     Label,
     Leg,
-    Pixel,
     Stroke,
     place_bond,
     place_dot,
@@ -29,6 +28,7 @@ from tnmars.draw.labels import (
 )
 from tnmars.draw.layout import Layout, Line, layout
 from tnmars.draw.place import Board, Box
+from tnmars.draw.shapes import Pixel
 from tnmars.draw.stress import Point
 from tnmars.draw.text import shorten, text_width
 from tnmars.graph import Graph, Term
@@ -64,16 +64,20 @@ class Scene:
         return int(min(left)) - 1, int(min(top)) - 1, int(max(right)) + 1, int(max(bottom)) + 1
 
 
-def scene(graph: Graph, term: Term) -> Scene:
-    """The term in pixels, at the smallest scale at which little overlaps and no label lies on a core."""
+def scene(graph: Graph, term: Term, widths: Mapping[str, float] | None = None) -> Scene:
+    """The term in pixels, at the smallest scale at which little overlaps and no label lies on a core.
+
+    `widths` are those of the bonds' lines, in pixels; labels keep clear of them.
+    """
     placed = layout(graph, term)
     sizes = graph.sizes(term)
+    widths = widths or {}
     parts = len(placed.cores) + len(placed.lines) + len(placed.legs)
     large = parts > _LARGE
     tries, growth = (1, 1.3) if large else (14, 1.08) if parts < _LARGE // 5 else (6, 1.2)
     best, best_cost = None, 0.0
     for step in range(60):
-        found = _attempt(placed, sizes, _UNIT * growth**step, 1 if large else 8)
+        found = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
         cost = found.cost + _GROWN * step
         if best is None or cost < best_cost:
             best, best_cost = found, cost
@@ -85,7 +89,7 @@ def scene(graph: Graph, term: Term) -> Scene:
     return best
 
 
-def _attempt(placed: Layout, sizes: Mapping[str, int], unit: float, places: int) -> Scene:
+def _attempt(placed: Layout, sizes: Mapping[str, int], widths: Mapping[str, float], unit: float, places: int) -> Scene:
     """Everything at one scale."""
     shown = {name: shorten(name, LONGEST_NAME) for name in placed.cores}
     wide = {name: text_width(text, CORE_FONT) for name, text in shown.items()}
@@ -113,11 +117,12 @@ def _attempt(placed: Layout, sizes: Mapping[str, int], unit: float, places: int)
     middles = _middles(placed, cores)
     for stroke in strokes:
         if stroke.bond not in dots:
-            label, spent = place_bond(board, stroke, sizes[stroke.bond], middles.get(stroke.bond), places)
-            labels[stroke.bond] = label
+            name = stroke.bond
+            label, spent = place_bond(board, stroke, sizes[name], widths.get(name, 0.0), middles.get(name), places)
+            labels[name] = label
             cost += spent
     for bond, (x, y) in dots.items():
-        label, spent = place_dot(board, bond, sizes[bond], (x, y))
+        label, spent = place_dot(board, bond, sizes[bond], widths.get(bond, 0.0), (x, y))
         labels[bond] = label
         cost += spent
     return Scene(cores, dots, strokes, labels, tuple(legs), cost)

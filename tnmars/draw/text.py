@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from unicodedata import east_asian_width
 
 from tnmars.graph import Graph
@@ -38,5 +39,11 @@ def text_width(text: str, size: int) -> int:
 
 
 def signature(graph: Graph) -> str:
-    """The kind of layer and what it maps to what."""
-    return f"{graph.kind} {graph.signature}".replace("->", "→")
+    """The kind of layer and what it maps to what.
+
+    >>> from tnmars import families
+    >>> signature(families.lowrank("linear", inputs=(1024,), outputs=(512,), rank=4))
+    'linear 1,024 → 512'
+    """
+    text = re.sub(r"\d{4,}", lambda digits: f"{int(digits[0]):,}", graph.signature)
+    return f"{graph.kind} {text}".replace("->", "→")

@@ -72,5 +72,6 @@ def live_ranks(model: nn.Module) -> dict[str, list[int]]:
             ranks[name] = [bond.size for bond in layer.graph.bonds.values()]
         else:
             with torch.no_grad():
-                ranks[name] = [int(layer.masks.selector.keep(logits).sum()) for logits in layer.logits()]
+                kept = layer.masks.selector.keep_all(layer.logits(), layer.masks.costs)
+            ranks[name] = [int(slices.sum()) for slices in kept]
     return ranks

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tnmars import spec
 from tnmars.compiler import compile
-from tnmars.errors import GraphError, Problem
+from tnmars.errors import GraphError, Problem, TnmarsError
 from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.refine import Data
@@ -61,7 +61,8 @@ def fit(
         held_out: A mask, 1 where an entry must not be fitted. Known entries that are not fitted give `Fitted.unseen`,
             the error on unseen data.
         selector: The rule that selects the ranks. By default slices are removed one at a time while the description
-            gets shorter (BIC). With `tnmars.Annealed()` gates are trained first. Any other selector decides alone.
+            gets shorter (BIC). With `tnmars.Annealed()` gates are trained first. Any other selector decides alone; it
+            must have gates.
         seed: The seed of all random numbers. The global random state of torch is not changed.
         steps: How many steps the gates are trained, if they are.
         dtype: The type of the layer's parameters; by default float64 if the tensor has it, and float32 otherwise.
@@ -79,7 +80,8 @@ def fit(
     Raises:
         ShapeError: The tensor or a mask does not have the right shape.
         GraphError: The graph has no terms, or has padding, or has no bonds though a selector is given.
-        TnmarsError: The entries are not finite real numbers, or all the same, or no entry is left to fit.
+        TnmarsError: The entries are not finite real numbers, or all the same, or no entry is left to fit, or the
+            selector has no gates.
 
     Issues a `FitWarning` if the data hardly determine the ranks, or leave some values undetermined.
 
@@ -153,6 +155,9 @@ def _fitted(request: Request) -> Fitted:
     if request.selector is not None and not graph.bonds:
         text = "the graph has no bonds, so there are no gates to train."
         raise GraphError(Problem(text, "Leave the selector out; the cores are fitted anyway."))
+    if request.selector is not None and not request.selector.has_gates:
+        text = f"selector '{request.selector.name}' has no gates to train, but must have gates here."
+        raise TnmarsError(Problem(text, "Leave the selector out; ranks are then found by backward elimination."))
     random = torch.Generator().manual_seed(request.seed)
     if request.selector is None:
         outcome = _eliminated(request, graph, aim.data, random)
@@ -186,13 +191,13 @@ def _eliminated(request: Request, graph: Graph, data: Data, random: torch.Genera
 
 
 def _selected(request: Request, selector: Selector, graph: Graph, data: Data, random: torch.Generator) -> Outcome:
-    """Ranks by trained gates; after annealed ones elimination has the last word."""
-    if not isinstance(selector, Annealed):
-        layer = request.train(graph, data, selector)
-        return Outcome(pruned_only(gated(graph, layer), data), selector.settings(), gated=layer)
-    rule = replace(selector, samples=data.count)
+    """Ranks by trained gates, refined by elimination if the selector needs it."""
+    rule = selector.for_samples(data.count)
     layer = request.train(graph, data, rule)
-    fit = finished(gated(graph, layer), graph, data, random, request.record)
+    start = gated(graph, layer)
+    if not rule.needs_elimination:
+        return Outcome(pruned_only(start, data), rule.settings(), gated=layer)
+    fit = finished(start, graph, data, random, request.record)
     return Outcome(fit, rule.settings(), tuple(rank_doubts(graph, fit, None, data)), layer)
 
 

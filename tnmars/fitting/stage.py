@@ -15,7 +15,7 @@ from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
 from tnmars.pruning.prune_model import layer_keep
-from tnmars.select import Annealed, Selector
+from tnmars.select import Selector
 from tnmars.training.objective import expected, param_groups, penalty
 from tnmars.training.schedule import MaskSchedule
 
@@ -46,11 +46,11 @@ def trained(
     error = _error(layer, data)
     for step in range(steps):
         value = error()
-        loss = value * _sharpness(selector, step / steps) + penalty(layer) / data.count
+        loss = value * selector.sharpness_at(step / steps) + penalty(layer) / data.count
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if isinstance(selector, Annealed):
+        if selector.limits is not None:
             with torch.no_grad():
                 for logits in layer.logits():
                     logits.clamp_(*selector.limits)
@@ -61,11 +61,6 @@ def trained(
             record["ranks"] = {"": [len(kept) for kept in layer_keep(layer).values()]}
             shown(record, step + 1, steps)
     return layer
-
-
-def _sharpness(selector: Selector, progress: float) -> float:
-    """The factor of the squared error; it is 1 for every rule except the annealed one, as in the MARS paper."""
-    return 0.5 / selector.variance_at(progress) if isinstance(selector, Annealed) else 1.0
 
 
 def _error(layer: TNModule, data: Data) -> Callable[[], Tensor]:

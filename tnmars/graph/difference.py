@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
@@ -111,6 +111,15 @@ def difference(before: Graph, after: Graph) -> Difference:
         before == after,
         tuple(_notes(before, after)),
     )
+
+
+def first_sizes(graph: Graph) -> dict[str, int]:
+    """The sizes of bonds before the first cut, which a pruned graph keeps as its origin; nothing for other graphs."""
+    origin = graph.origin or {}
+    sizes = origin.get("first", origin.get("sizes"))
+    if not isinstance(sizes, Mapping):
+        return {}
+    return {str(name): size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _shown(key: Named) -> str:

@@ -55,12 +55,13 @@ def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int
     size, ways = as_int(size), as_int(ways)
     if not is_int(size, 1, MAX_SIZE) or not is_int(ways, 1):
         raise TnmarsError(
-            f"cannot split {size!r} into {ways!r} modes; sizes are from 1 to {MAX_SIZE:,}, modes from 1 on."
+            f"cannot split {size!r} into {ways!r} modes: the size must be a whole number from 1 to {MAX_SIZE:,}, "
+            "the number of modes at least 1."
         )
     if order not in ORDERS:
-        raise TnmarsError(f"order {order!r} is not known; orders: {', '.join(ORDERS)}.")
+        raise TnmarsError(f"order is {order!r}, but must be one of {', '.join(ORDERS)}.")
     if criterion not in CRITERIA:
-        raise TnmarsError(f"criterion {criterion!r} is not known; criteria: {', '.join(CRITERIA)}.")
+        raise TnmarsError(f"criterion is {criterion!r}, but must be one of {', '.join(CRITERIA)}.")
     return size, ways
 
 

@@ -71,6 +71,13 @@ class Graph(Fields):
         noted._set(origin=origin)
         return noted
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, entry.name) for entry in fields(self) if entry.compare))
+
+    def __hash__(self) -> int:
+        return self._hash  # graphs are keys of the caches of plans
+
     @property
     def rules(self) -> Kind:
         """What this kind of layer may have."""
@@ -263,12 +270,14 @@ def _label_problems(name: object, origin: object) -> list[Problem]:
     """What a spec file could not carry: a name is one line, `origin` plain data with identifiers as its keys."""
     found = []
     if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
-        found.append(Problem("the graph's name is not one line of text.", f"It has up to {MAX_NAME} characters."))
+        found.append(
+            Problem("the graph's name must be one line of text.", f"It may have up to {MAX_NAME} printable characters.")
+        )
     if origin is not None and not (
         isinstance(origin, Mapping) and all(map(is_identifier, origin)) and all(map(_is_data, origin.values()))
     ):
-        hint = "It is a table of names with numbers, text, lists and tables."
-        found.append(Problem("origin is not plain data.", hint))
+        hint = "Use a table of names with numbers, text, lists and tables."
+        found.append(Problem("origin must be plain data.", hint))
     return found
 
 

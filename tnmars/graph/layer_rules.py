@@ -88,8 +88,8 @@ def _taps(kind: Kind, fields: Fields) -> Iterator[Problem]:
     spatial = len(size or kernel)
     if not 1 <= spatial <= 3:
         yield Problem(
-            f"the kernel has {spatial} spatial axes; torch has convolutions of 1, 2 and 3.",
-            "Where one kernel mode holds several axes, say so: kernel_size: [3, 3].",
+            f"the kernel has {spatial} spatial axes, but must have 1, 2 or 3.",
+            "If one kernel mode holds several axes, add kernel_size: [3, 3].",
             path if size else ("modes", str(Role.KERNEL)),
         )
     elif patch:
@@ -119,8 +119,8 @@ def _features(kind: Kind, fields: Fields) -> Iterator[Problem]:
         what = "vocab" if role is Role.LOOKUP else f"features '{role}'"
         if role not in kind.sized:
             yield Problem(
-                f"{what} is not something that kind '{kind.name}' has.",
-                f"It has: {', '.join(kind.sized) or 'none, its axes are its modes'}.",
+                f"kind '{kind.name}' does not take {what}.",
+                f"It takes: {', '.join(kind.sized) or 'none, because its axes are its modes'}.",
                 path,
             )
             continue
@@ -169,7 +169,7 @@ def _operands(kind: Kind, fields: Fields) -> Iterator[Problem]:
         for name in axis:
             if name not in roles and name not in bonds and name not in seen:
                 yield Problem(
-                    f"the output has axis '{name}', which is no mode and on no input, so its size is not known.",
+                    f"the output has axis '{name}', which is neither a mode nor on an input, so its size is unknown.",
                     f"Axes of the inputs: {listing(sorted(seen))}.{nearest(name, {*seen, *roles})}",
                     path=("output", at),
                 )
@@ -198,19 +198,19 @@ def _axes(
             if not is_identifier(name):
                 yield Problem(f"{what} has axis {name!r}, which is not an identifier.", NAME_RULE, (at,))
             elif name in seen:
-                yield Problem(f"{what} has axis '{name}' twice.", "An operand has each axis once.", (at,))
+                yield Problem(f"{what} has axis '{name}' twice.", "An operand must have each axis once.", (at,))
             elif name in bonds:
                 yield Problem(f"{what} has axis '{name}', which is a bond.", "Bonds join cores only.", (at,))
             elif roles.get(name, role) is not role:
                 yield Problem(
                     f"{what} has axis '{name}', a mode with role '{roles[name]}'.",
-                    f"Its modes have role '{role}'.",
+                    f"Its modes must have role '{role}'.",
                     (at,),
                 )
             elif len(axis) > 1 and name not in roles:
                 yield Problem(
                     f"{what} flattens '{axis_text(axis)}', but '{name}' is not a mode.",
-                    "Only modes are flattened together: their sizes are known.",
+                    "Only modes can be flattened together, because their sizes are known.",
                     (at,),
                 )
             seen.add(name)

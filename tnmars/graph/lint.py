@@ -92,7 +92,7 @@ def _no_terms(graph: Graph) -> Iterator[Problem]:
     if not graph.terms:
         yield Problem(
             "the graph has no terms, so its weight is zero.",
-            "Such a layer is its bias alone; give it a term for it to depend on its input.",
+            "Such a layer returns its bias alone; add a term to make it depend on its input.",
         )
 
 

@@ -27,7 +27,7 @@ def _axes_problem(option: Option, value: object, spatial: int, least: int) -> st
         if len(value) == spatial:
             return ""
         return f"option '{option.name}' has {plural(len(value), 'number')} for a kernel of {spatial} spatial axes."
-    return f"option '{option.name}' is {value!r}, which is not a whole number from {least} on, nor a list of them."
+    return f"option '{option.name}' is {value!r}, but must be a whole number of at least {least}, or a list of them."
 
 
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:
@@ -36,11 +36,11 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
         return None
     text = ""
     if option.takes == "flag" and not isinstance(value, bool):
-        text = f"option '{option.name}' is {value!r}, which is neither true nor false."
+        text = f"option '{option.name}' is {value!r}, but must be true or false."
     elif option.takes == "index" and not is_int(value):
-        text = f"option '{option.name}' is {value!r}, which is not a row number."
+        text = f"option '{option.name}' is {value!r}, but must be a row number."
     elif option.takes == "bag" and value not in BAGS:
-        text = f"option '{option.name}' is {value!r}, which is neither 'sum' nor 'mean'."
+        text = f"option '{option.name}' is {value!r}, but must be 'sum' or 'mean'."
     elif option.takes == "axes":
         text = _axes_problem(option, value, spatial, least=1)
     elif option.takes == "padding" and value not in ("same", "valid"):
@@ -65,12 +65,12 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
         elif known[key].takes == "index" and isinstance(value, int) and not -rows <= value < rows:
             yield Problem(
                 f"option '{key}' is {value}, but the table has {rows:,} rows.",
-                f"It may be from {-rows} to {rows - 1}.",
+                f"It must be from {-rows} to {rows - 1}.",
                 path=(key,),
             )
     if given.get("padding") == "same" and given.get("stride", 1) not in (1, [1] * spatial, (1,) * spatial):
         yield Problem(
-            "padding 'same' does not go with a stride other than 1.",
+            "padding 'same' requires a stride of 1.",
             "torch refuses it too: give the padding in numbers.",
             path=("padding",),
         )

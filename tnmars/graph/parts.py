@@ -62,7 +62,7 @@ def size_problem(what: str, size: object) -> Problem | None:
     if is_int(size, 1, MAX_SIZE):
         return None
     shown = f"{size:,}" if is_int(size) else repr(size)
-    return Problem(f"{what} has size {shown}.", f"A size is a whole number from 1 to {MAX_SIZE:,}.")
+    return Problem(f"{what} has size {shown}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
 
 
 def is_int(value: object, least: float = -inf, most: float = inf) -> TypeIs[int]:
@@ -165,7 +165,7 @@ class Core:
             if edge in seen:
                 yield Problem(
                     f"core '{self.name}' lists edge '{edge}' twice.",
-                    "A core lists an edge once; for a trace, put an identity between, or use another bond.",
+                    "A core must list an edge once; for a trace, put an identity core between, or use another bond.",
                     path=(at,),
                 )
             seen.add(edge)
@@ -198,7 +198,7 @@ class Term(Value):
         for bond in self.bonds:
             if not bond.is_bond:
                 yield Problem(
-                    f"edge '{bond.name}' has role '{bond.role}', but a term holds bonds only.",
+                    f"edge '{bond.name}' has role '{bond.role}', but a term must hold bonds only.",
                     "Modes belong to the graph: every term has the same ones.",
                     path=("bonds", bond.name),
                 )
@@ -234,7 +234,10 @@ class Operand:
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
         object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in self.axes))
-        empty = Problem(f"input '{self.name}' has an axis without a name.", "An axis is a name, or several flattened.")
+        empty = Problem(
+            f"input '{self.name}' has an axis without a name.",
+            "An axis must be a name, or several names flattened together.",
+        )
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:

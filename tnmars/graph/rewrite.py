@@ -89,14 +89,14 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
         numbers = list(map(as_int, indices))
         taken = tuple(filter(is_int, numbers))
         if len(taken) < len(numbers):
-            text = f"keep of bond '{name}' is {list(indices)!r}."
-            problems.append(Problem(text, "It lists the numbers of slices, such as [0, 2]."))
+            text = f"keep of bond '{name}' is {list(indices)!r}, but must be a list of whole numbers."
+            problems.append(Problem(text, "List the slices to keep, such as [0, 2]."))
             continue
         if any(after <= before for before, after in pairwise(taken)) or any(
             not 0 <= index < sizes[name] for index in taken
         ):
-            text = f"keep of bond '{name}' is {list(taken)}."
-            problems.append(Problem(text, f"Indices rise, from 0 to {sizes[name] - 1}."))
+            text = f"keep of bond '{name}' is {list(taken)}, but must be increasing, from 0 to {sizes[name] - 1}."
+            problems.append(Problem(text, "List each slice to keep once, in order."))
         found[name] = taken
     if problems:
         raise GraphError(problems)

@@ -39,7 +39,7 @@ def problems(fields: Fields) -> list[Problem]:
         ]
     parts = len(fields.modes) + sum(len(term.bonds) + len(term.cores) for term in fields.terms)
     if parts > MAX_PARTS:
-        text = f"the graph has {parts:,} modes, bonds and cores; at most {MAX_PARTS:,} are allowed."
+        text = f"the graph has {parts:,} modes, bonds and cores, but must have at most {MAX_PARTS:,}."
         return [Problem(text, "Split the layer, or use fewer terms.")]
     every = chain(_modes(kind, fields), _terms(fields), _shared(fields), layer_rules.problems(kind, fields))
     return list(islice(every, MAX_PROBLEMS))
@@ -175,13 +175,13 @@ def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields, term: str) -> Iter
     if not cores:
         yield Problem(
             f"mode '{mode.name}' is declared, but no core{of} lists it.",
-            "Every term has each mode on one of its cores: add it to a core, or remove it.",
+            "Every term must have each mode on one of its cores: add it to a core, or remove it.",
             path,
         )
     elif len(cores) > 1 and mode.name not in fields.shared:
         yield Problem(
             f"mode '{mode.name}' is on {plural(len(cores), 'core')}{of}: {listing(cores)}; a mode belongs to one core.",
-            "To join the cores, use a bond. If each value of the mode shall select a slice of all of them "
+            "To join the cores, use a bond. If each value of the mode should select a slice of all of them "
             f"(block-diagonal, Monarch), declare it: shared: [{mode.name}].",
             path,
         )
@@ -194,7 +194,7 @@ def _shared(fields: Fields) -> Iterator[Problem]:
     for at, name in enumerate(fields.shared):
         path = ("shared", at)
         if name in seen:
-            yield Problem(f"shared lists mode '{name}' twice.", "Once is enough.", path)
+            yield Problem(f"shared lists mode '{name}' twice.", "Remove one of them.", path)
         elif name not in modes:
             yield Problem(
                 f"shared lists '{name}', which is not a mode.",

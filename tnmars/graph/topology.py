@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from tnmars.errors import GraphError, listing, nearest
+from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import cuts as flow
 from tnmars.graph.graph import Axis, Graph, Term
 
@@ -114,7 +114,8 @@ def cut(graph: Graph, term: Term, bond: str) -> dict[str, flow.Cut]:
     """
     names = [found.name for found in term.bonds]
     if bond not in names:
-        raise GraphError(f"term '{term.name}' has no bond '{bond}'. Bonds: {listing(names)}.{nearest(bond, names)}")
+        hint = f"Bonds: {listing(names)}.{nearest(bond, names)}"
+        raise GraphError(Problem(f"term '{term.name}' has no bond '{bond}'.", hint))
     net, ends = _network(graph, term), term.ends()[bond]
     absent = frozenset((bond, *common(term, bond)))
     return {core: flow.min_cut(net, (core,), frozenset(ends), absent) for core in ends}

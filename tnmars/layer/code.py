@@ -56,7 +56,7 @@ class Code:
     gates: tuple[str, ...] = ()
     """The bonds whose gates `fold` takes after the cores."""
     keep: int = 0
-    """With chunks, for how many rows a training step keeps what it makes in between; 0 for all."""
+    """With chunks, the number of rows whose intermediates a training step keeps; 0 for all."""
     ready: Callable[..., tuple[Tensor, ...]] | None = None
     """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
 
@@ -80,6 +80,7 @@ def _functions(source: str) -> tuple[Any, Any]:
     return space["fold"], space["run"]
 
 
+@lru_cache(maxsize=2048)
 def code(form: Form, gated: Graph | None = None) -> Code:
     """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
     program = form.program if gated is None else masked(form.program, gated)
@@ -110,7 +111,7 @@ class Programs:
         self.plans: dict[Chosen, Form] = dict(plans or {})
         self._codes: dict[Chosen, Code] = {}
         self.weight: Code | None = None
-        """What makes the dense weight; none where no term is left."""
+        """The code that makes the dense weight; None if no term is left."""
         if planner.graph.terms:
             weighing = Weighing(planner.model)
             self.weight_form = weight_forms(planner.graph, weighing, planner.optimizer)[0]

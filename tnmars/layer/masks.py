@@ -41,10 +41,12 @@ class Masks(nn.Module):
         sizes: Mapping[str, int],
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        costs: Sequence[float] = (),
     ):
         super().__init__()
         self.selector = selector
         self.sizes = dict(sizes)
+        self.costs = tuple(costs) or (1.0,) * len(self.sizes)
         self.lengths = list(self.sizes.values())
         self._passes: int | None = 0
         count = sum(self.sizes.values())
@@ -66,9 +68,9 @@ class Masks(nn.Module):
         self.shut_for.zero_()
         self._draw(self.selector.noise(count), self.selector.temperature_at(0.0), is_warm=False)
 
-    def keep(self, logits: Tensor) -> Tensor:
-        """Which slices of one bond are kept; all while warm-up is on."""
-        return self.selector.keep(logits) | self.is_warm
+    def keep(self, logits: Sequence[Tensor]) -> list[Tensor]:
+        """Which slices of each bond are kept, in the order of `sizes`; all during warm-up."""
+        return [kept | self.is_warm for kept in self.selector.keep_all(logits, self.costs)]
 
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
@@ -94,7 +96,7 @@ class Masks(nn.Module):
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The gates of each bond, in the order of `sizes`: drawn while training, else what pruning would keep."""
         if not self.is_drawn:
-            return tuple(map(self._kept, logits))
+            return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
         if not torch.compiler.is_compiling():
             self.watch()
         flat = torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
@@ -143,9 +145,6 @@ class Masks(nn.Module):
                 UserWarning,
                 stacklevel=2,
             )
-
-    def _kept(self, logits: Tensor) -> Tensor:
-        return self.keep(logits).to(logits.dtype)
 
     def _firsts(self) -> Tensor:
         sizes = torch.tensor([0, *self.sizes.values()][:-1], device=self.noise.device)

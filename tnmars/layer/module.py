@@ -147,7 +147,8 @@ class TNModule(Shell):
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
-            self.masks = Masks(self.selector, sizes, self.device, self.dtype).train(self.training)
+            costs = self._slice_costs()
+            self.masks = Masks(self.selector, sizes, self.device, self.dtype, costs).train(self.training)
 
     gates: Cores | None
     """The logits of the gates by bond; none without a selector."""
@@ -190,6 +191,16 @@ class TNModule(Shell):
         sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
         terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
         return float(evaluate(terms, sizes)) / sum(sizes.values())
+
+    def _slice_costs(self) -> list[float]:
+        """What one slice of each bond costs while all others are there: 1, or the parameters or MACs that it holds."""
+        what = "uniform" if self.selector is None else self.selector.price
+        if what == "uniform":
+            return [1.0] * len(self.graph.bonds)
+        terms = self.mac_terms() if what == "macs" else parameter_terms(self.graph)
+        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
+        full = float(evaluate(terms, sizes))
+        return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
 
     def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
         """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.

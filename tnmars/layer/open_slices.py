@@ -1,4 +1,4 @@
-"""Only the open slices: the programs of a layer for the slices that this step's gates leave open.
+"""Programs for the slices that this step's gates leave open.
 
 A sample of hard concrete gates is mostly exact zeros, and a slice whose gate is 0 takes no part: cores are cut to the
 open slices before they are contracted. Values and gradients are the same, to rounding. Plans are made for a few levels
@@ -23,11 +23,11 @@ from tnmars.program.choice import Planner
 from tnmars.program.form import Form
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-"""The sizes that numbers of open slices are rounded up to."""
+"""Numbers of open slices are rounded up to these sizes."""
 MANY = 4
-"""With more bonds than this, all are rounded to the same share, for there would be too many programs."""
+"""With more bonds than this, all are rounded to the same share, because there would be too many programs otherwise."""
 MOST = 4096
-"""How many programs are kept."""
+"""The number of programs that are kept."""
 
 
 class Opening:
@@ -92,7 +92,7 @@ def nearby(planner: Planner, level: int) -> Planner:
 
 
 def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, list[int]]:
-    """The slices of each bond to contract: the open ones, filled up with shut ones to a size of few.
+    """The slices of each bond to contract: the open ones, padded with closed slices up to one of a few sizes.
 
     Terms of equal shape are computed together, so they take as many slices of a bond as the one with the most.
     """

@@ -1,6 +1,6 @@
 """What a step of a contraction costs in time: a frozen value with shipped constants, replaced by `tnmars calibrate`.
 
-The form of the model is from measurements on a CPU: a fixed cost per call, multiply-adds at a rate that falls for
+The shape of the model comes from measurements on a CPU: a fixed cost per call, multiply-adds at a rate that falls for
 skinny matrices, and bytes moved. Counts of operations are exact; seconds are estimates.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from tnmars.errors import TnmarsError
 
 VECTOR = 16
-"""How many numbers the processor takes at a time."""
+"""The numbers that a vector instruction of the processor takes."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class CostModel:
     """Bytes read and written by a product or an elementwise step."""
     fresh_bytes: float = 4e6
     fresh_rate: float = 8e9
-    """A result above `fresh_bytes` lies in memory that the system hands out anew, page by page."""
+    """A result above `fresh_bytes` lies in memory that the system hands out page by page."""
     large_bytes: float = 32e6
     large_rate: float = 2.7e9
     """The same for a very large one, which the C library never keeps."""
@@ -80,7 +81,7 @@ class CostModel:
         return share * self.narrow if columns < VECTOR else share
 
     def product(self, batch: int, rows: int, columns: int, depth: int, *, grad: bool = False) -> float:
-        """The same with the two products of its backward pass, where gradients are wanted."""
+        """The same with the two products of its backward pass, if gradients are needed."""
         forward = self.matmul(batch, rows, columns, depth)
         if not grad:
             return forward
@@ -88,12 +89,12 @@ class CostModel:
         return forward + backward + self.grad_call
 
     def conv(self, macs: int, moved: int, channels: int) -> float:
-        """A convolution with so many multiply-adds, elements read and written, and its smaller number of channels."""
+        """A convolution, by its multiply-adds, the elements it reads and writes, and its smaller number of channels."""
         rate = self.conv_peak * channels / (channels + self.half_channels)
         return self.conv_call + 2.0 * macs / rate + self.item * moved / self.rate
 
     def elementwise(self, moved: int, out: int) -> float:
-        """A broadcast multiply or a sum that reads and writes so many elements."""
+        """A broadcast product or a sum that reads and writes `moved` elements, `out` of them new."""
         return self.element_call + self.item * moved / self.rate + self.fresh(out)
 
     def copy(self, elements: int, run: int, jumps: bool = False) -> float:
@@ -102,11 +103,11 @@ class CostModel:
         return self.copy_call + moving + elements / max(run, 1) * self.run_cost + self.fresh(elements)
 
     def gather(self, elements: int) -> float:
-        """Rows taken from a table, so many elements in all."""
+        """Rows taken from a table, `elements` numbers in all."""
         return self.copy_call + 2.0 * self.item * elements / self.gather_rate + self.fresh(elements)
 
     def fresh(self, elements: int) -> float:
-        """What it costs that the memory of a result is new."""
+        """The cost of first touching the memory of a result."""
         size = self.item * elements
         if size > self.large_bytes:
             return size / self.large_rate
@@ -127,9 +128,19 @@ def machine_model() -> CostModel:
 
     `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
     """
-    path = cache_file()
-    if os.environ.get("TNMARS_COST_MODEL") == "shipped" or not path.exists():
+    if os.environ.get("TNMARS_COST_MODEL") == "shipped":
         return CostModel()
+    path = cache_file()
+    try:
+        written = path.stat().st_mtime_ns
+    except OSError:
+        return CostModel()
+    return _read(path, written)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, written: int) -> CostModel:
+    """The model in a file, as of the time when the file was written."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         known = {entry.name for entry in fields(CostModel)} - {"item"}
@@ -138,4 +149,4 @@ def machine_model() -> CostModel:
             raise ValueError("a constant is not above 0")
         return replace(CostModel(), **constants)
     except (OSError, ValueError, AttributeError, TypeError):
-        raise TnmarsError(f"{path}: is not a cost model; run 'tnmars calibrate' again, or remove the file.") from None
+        raise TnmarsError(f"{path}: must be a cost model; run 'tnmars calibrate' again, or remove the file.") from None

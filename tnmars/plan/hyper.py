@@ -10,7 +10,7 @@ from tnmars.errors import Problem, TnmarsError
 REPEATS = 32
 SUBTREE = 6
 ROUNDS = 8
-"""A path is the best of so many greedy ones; its costliest parts, of so many steps, are then reordered so often."""
+"""The number of greedy paths to choose from; the number of steps in a part that is reordered, and how often."""
 
 
 def cotengra_path(

@@ -37,9 +37,9 @@ KEEP = 5
 SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
-"""Up to how many entries a tensor is reordered freely to suit what comes after."""
+"""Tensors with at most this many entries are reordered freely to suit the next step."""
 RUN = 16
-"""From how many rows on a batch may go innermost."""
+"""The smallest batch that may lie innermost."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Weighing:
-    """How ways are compared: the machine, and whether gradients are wanted and core-only work is free."""
+    """How ways are compared: the machine, and whether gradients are needed and whether work on cores alone is free."""
 
     model: CostModel
     grad: bool = False
@@ -79,7 +79,7 @@ class Layout:
         self.spatial = tuple(spatial(axis) for axis in range(len(network.kernel)))
         self._sizes: dict[Places, Mapping[str, int]] = {(): self.sizes}
         self.inner = BATCH if BATCH in network.size and not self.spatial and network.size[BATCH] >= RUN else ""
-        """The label of a batch that is worth having innermost: then every permuting copy moves whole rows of it."""
+        """The label of a batch that should lie innermost, so that every permuting copy moves complete rows of it."""
 
     def best(self, tree: Tree) -> Way:
         """The cheapest way to compute a tree with its result in the order of the output."""
@@ -102,7 +102,7 @@ class Layout:
         return self._ways[tree]
 
     def _find(self, tree: Tree, wanted: Labels | None = None) -> list[Way]:
-        """The ways that are followed: the cheapest, counting the copy into a wanted order where there is one."""
+        """The ways that are followed: the cheapest, with the copy into the order `wanted` if one is given."""
         if isinstance(tree, int):
             return [self._load(tree)]
         if isinstance(tree, Rows):

@@ -1,7 +1,7 @@
 """A graph as a contraction: which labels are on which operand, which are kept, and how long each is.
 
-In goes a `Graph`, out come its networks, one for each group of terms of equal shape; the terms of a group are stacked
-along a label of their own, which every core of the network has. Sizes of data axes are nominal: a plan is made for
+A `Graph` becomes one network for each group of terms of equal shape. The terms of a group are stacked along a label of
+their own, which every core of the network has. Sizes of data axes are nominal: a plan is made for
 them, but its program runs for any.
 """
 
@@ -18,7 +18,7 @@ BATCH = "@@b"
 TOKENS = "@@n"
 
 MAX_APART = 8
-"""Up to how many terms a plan that computes each by itself is considered."""
+"""Graphs with at most this many terms may also be computed term by term."""
 
 Labels = tuple[str, ...]
 
@@ -78,7 +78,7 @@ class Network:
         return {spatial(axis): span[axis not in still] for axis, span in enumerate(self.spans)}
 
     def without_ones(self) -> Network:
-        """The same network without labels of size 1, which no step needs; rows and taps stay, for they act."""
+        """The same network without labels of size 1, which no step needs. Rows and taps stay, because they act."""
         acting = {*self.rows, *dict(self.taps), *self.dynamic}
         solid = {label for label, size in self.sizes if size > 1 or label in acting}
         leaves = tuple(

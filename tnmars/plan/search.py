@@ -1,7 +1,7 @@
 """A search of our own for contraction trees: the cheapest by estimated time, over connected sets of cores.
 
 A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: where a graph has many
-connected sets of cores, only the small ones are looked at, and fewer ways to go on from each.
+connected sets of cores, only the small ones are looked at, and fewer continuations of each are tried.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tnmars.plan.layout import Tree, Weighing
 from tnmars.plan.network import TOKENS, Network, spatial
 
 MAX_SUBSETS = 400
-"""Up to how many connected sets of cores are all looked at."""
+"""If there are at most this many connected sets of cores, all are searched."""
 MAX_PARTS = 200
-"""Where there are more, up to how many small ones are."""
+"""If there are more, at most this many small ones are searched."""
 TRIALS = 60_000
-"""About how many ways to go on are tried while an input is pushed through the cores."""
+"""The approximate number of continuations tried while an input is pushed through the cores."""
 BEAM = (8, 200)
-"""Of the sets of equally many cores that it was pushed through, at least and at most how many are followed."""
+"""The smallest and the largest number of partial orders of equal length that are followed."""
 
 Members = int
 """A set of leaves, as bits."""
@@ -59,7 +59,7 @@ class Search:
         return bits(self._place[label] for label in labels)
 
     def _connected(self) -> tuple[list[Members], bool]:
-        """The connected sets of cores, small ones first, and whether these are all; then the whole is one of them."""
+        """The connected sets of cores, small ones first, and whether these are all of them."""
         near = {
             at: bits(b for b in self.network.cores if self._leaves[at] & self._leaves[b])
             for at in members_of(self.cores)
@@ -218,7 +218,7 @@ class Search:
 
 
 def _up_to(count: int, layers: Sequence[dict[Members, Members]]) -> list[Members]:
-    """Sets of cores, small ones first, as many sizes as make no more than so many sets; single cores in any case."""
+    """Sets of cores, small ones first: all single cores, and every size that keeps the number within `count`."""
     found = sorted(layers[0])
     for layer in layers[1:]:
         if len(found) + len(layer) > count:

@@ -1,8 +1,8 @@
-"""Whether a form computes the layer of a graph, and nothing else: for plans that come from a file.
+"""Whether a form that was read from a file computes the layer of a graph, and nothing else.
 
-The verifier of `tnmars.verify` checks that labels agree from step to step. Here the ends are held against the graph
-too: the frame, the cores and inputs and their labels and sizes, that every core is used once, that a label is summed
-once all that have it are joined, and that the result has the axes of the output.
+`tnmars.program.program.verify` checks that labels agree from step to step. This module also checks the ends against
+the graph: the frame, the cores and inputs with their labels and sizes, that every core is used once, that a label is
+summed only after everything that has it is joined, and that the result has the axes of the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tnmars.program.program import verify
 
 VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
 """The names that lowering gives to values; the emitted code has other variables too."""
-FIX = "The file was changed, or is of another graph or version: leave the plan out, and it is made anew."
+FIX = "The file was changed, or belongs to another graph or version. Leave the plan out to have it planned again."
 
 
 def wrong(text: str) -> NoReturn:
@@ -87,8 +87,8 @@ class _Audit:
         except (AssertionError, LookupError) as error:
             wrong(f"the program of the plan is wrong: {error or 'its result is not made'}")
         made = self._sums()
-        whole = _Made(frozenset(self.graph.cores), frozenset(self.inputs))
-        if made[self.program.result] != whole:
+        everything = _Made(frozenset(self.graph.cores), frozenset(self.inputs))
+        if made[self.program.result] != everything:
             wrong("the result of the plan is not made of all cores and inputs.")
         self._result()
         emit(self.program, self.form.frame)
@@ -123,7 +123,7 @@ class _Audit:
     def _place(self, instruction: Instruction) -> None:
         """What an instruction takes from outside, and where it stands."""
         if instruction.takes_gates:
-            wrong(f"{instruction.out} multiplies a gate in, which is no matter of a plan.")
+            wrong(f"{instruction.out} multiplies a gate in, but a plan must not contain gates.")
         own = flat(instruction.axes)
         if isinstance(instruction, Fetch):
             labels = self.fetched.get(instruction.cores)
@@ -137,10 +137,10 @@ class _Audit:
         if isinstance(instruction, Receive):
             leaf = self.inputs.get(instruction.name)
             if leaf is None or not self._is_same(instruction.axes, leaf.axes):
-                wrong(f"{instruction.out} takes input {instruction.name!r}, which the layer has not, or not so.")
+                wrong(f"{instruction.out} takes input {instruction.name!r}, which is not an input of the layer.")
         rows = [label for label, _, _ in self.form.frame.strides]
         if any(label not in rows for label in instruction.looks_up):
-            wrong(f"{instruction.out} looks up what is not looked up.")
+            wrong(f"{instruction.out} looks up modes that the layer does not look up.")
         if isinstance(instruction, Weight) and not self.form.frame.dense:
             wrong(f"{instruction.out} is the dense weight, which nothing takes.")
 
@@ -203,9 +203,9 @@ class _Audit:
                 wrong(f"{instruction.out} convolves without taps, but along {list(instruction.spatial)}.")
             return
         acting = tuple(sorted(axis for tap in taps for axis in self.taps.get(tap, (-1,))))
-        form = tuple(size if axis in acting else 1 for axis, size in enumerate(self.graph.kernel_size))
-        space = tuple((nets.spatial(axis),) for axis in range(len(form)))
-        if instruction.spatial != acting or kernel.taps != form or source[2:] != space:
+        taps_there = tuple(size if axis in acting else 1 for axis, size in enumerate(self.graph.kernel_size))
+        space = tuple((nets.spatial(axis),) for axis in range(len(taps_there)))
+        if instruction.spatial != acting or kernel.taps != taps_there or source[2:] != space:
             wrong(f"{instruction.out} convolves along {list(instruction.spatial)}, but its taps are of other axes.")
 
     def _result(self) -> None:
@@ -224,15 +224,15 @@ class _Audit:
         if not self._is_same(axes, groups) or (last.keep, last.shape) != (keep, shape):
             wrong("the dense weight of the plan has another shape than the graph's.")
 
-    def _is_same(self, found: Groups, wanted: Groups) -> bool:
-        """Whether axes are the wanted ones, but for labels of size 1 that may be left out."""
-        if len(found) != len(wanted):
+    def _is_same(self, axes: Groups, expected: Groups) -> bool:
+        """Whether axes are the expected ones; labels of size 1 may be left out."""
+        if len(axes) != len(expected):
             return False
-        given = set(flat(found))
+        given = set(flat(axes))
         return all(
-            axis == tuple(label for label in whole if label in given)
-            and self._volume([label for label in whole if label not in given]) == 1
-            for axis, whole in zip(found, wanted, strict=True)
+            axis == tuple(label for label in full if label in given)
+            and self._volume([label for label in full if label not in given]) == 1
+            for axis, full in zip(axes, expected, strict=True)
         )
 
     def _volume(self, labels: Sequence[str]) -> int:

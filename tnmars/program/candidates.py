@@ -161,7 +161,7 @@ def _row_trees(network: Network, weighing: Weighing, count: int, optimizer: str)
 
 
 def _partitions(cores: int, subsets: list[int], count: int) -> Iterator[tuple[int, ...]]:
-    """The ways to split some cores into so many of the given subsets; sets are bits."""
+    """The ways to split some cores into `count` of the given subsets; sets are bits."""
     if count == 1:
         if cores in subsets:
             yield (cores,)

@@ -1,7 +1,7 @@
 """Forms to plans: which form is taken for which batch, with and without gradients. A plan is a value.
 
-The cheapest form by estimated time wins, among those whose memory is in proportion; a large batch may be cut into
-chunks, so that intermediates stay small.
+The form with the smallest estimated time wins, among those whose memory is in proportion. A large batch may be cut
+into chunks, so that intermediates stay small.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_LIMIT = 2**63 - 1
 CHUNK = 64
 """Batches of at least four times this are also planned for a chunk of this size."""
 CHUNKS = (4, 8, 16, 32, 64, 128, 256)
-"""Rows of a batch that may be computed at a time, so that what lies between steps stays in caches."""
+"""Rows of a batch that may be computed at a time, so that intermediates stay in the caches."""
 HELD = 1 << 24
 """The numbers that a training step in chunks may keep; more where a dense weight and its gradient have more."""
 MEMORY = 8
@@ -44,7 +44,7 @@ class Bucket:
     batch: int
     """The batch that the plan is made for."""
     limit: int
-    """The largest batch that it is for. A whole number: torch.compile traces comparisons with floats twice."""
+    """The largest batch that it is for. An integer, because torch.compile traces comparisons with floats twice."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _ranked(graph: Graph, forms: Iterable[Form], batch: int, image: int) -> list
 
 
 def within_memory(graph: Graph, forms: Sequence[Form], batch: int, image: int = 32) -> Sequence[Form]:
-    """The forms whose memory is in proportion; all of them where none is."""
+    """The forms whose memory is in proportion; all of them if none is."""
     room = MEMORY * _proportion(graph, batch, image)
     return [form for form in forms if peak(form) <= room] or forms
 

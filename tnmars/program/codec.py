@@ -1,7 +1,7 @@
 """Plans as plain data: to JSON and back, exactly. What is read is checked, so that no file can write code.
 
 A plan is a form for each mode and batch, as a layer holds them. Each value is a table of its fields, and each field is
-read as its type says; then `tnmars.audit` holds the form against the graph.
+read as its type says; then `tnmars.program.audit` checks the form against the graph.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph
 from tnmars.graph.parts import MAX_SIZE, is_identifier
 from tnmars.program.audit import audit, wrong
+from tnmars.program.emit import WRITE
 from tnmars.program.form import Form
 from tnmars.program.instruction import Instruction
 
@@ -113,7 +114,7 @@ def _read(kind: Any, data: object, where: str) -> object:
     return data
 
 
-_ARTICLES = {str: "text", int: "a whole number", bool: "true or false", float: "a number"}
+_ARTICLES = {str: "text", int: "an integer", bool: "true or false", float: "a number"}
 
 
 def _list(kind: Any, data: object, where: str) -> object:
@@ -135,7 +136,7 @@ def _list(kind: Any, data: object, where: str) -> object:
 def _instruction(data: object, where: str) -> object:
     if not isinstance(data, dict) or not isinstance(data.get("op"), str):
         wrong(f"{where} is {_shown(data)}, which is not an instruction.")
-    known = {kind.word(): kind for kind in Instruction.__subclasses__() if kind.is_stored}
+    known = {kind.word(): kind for kind in WRITE}
     if data["op"] not in known:
         wrong(f"{where} is {_shown(data['op'])}, which is not known; known: {listing(list(known))}.")
     kind = known[data["op"]]

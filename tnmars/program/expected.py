@@ -1,6 +1,6 @@
 """What open slices cost: expected parameters and multiply-adds of a graph, as functions of its bonds' expected sizes.
 
-Sizes may be any numbers that multiply and add, so the same function gives exact counts for whole numbers and
+Sizes may be any numbers that multiply and add, so the same function gives exact counts for integers and
 differentiable expectations for tensors. The gates of different bonds are independent, so the expectation of a product
 of sizes is the product of the expectations.
 """
@@ -73,7 +73,7 @@ def pruned_macs(planner: Planner, sizes: Mapping[str, int]) -> int:
 
 
 def evaluate(terms: Sequence[Monomial], sizes: Mapping[str, Any]) -> Any:
-    """The value of a polynomial for given sizes of the bonds: whole numbers, or tensors.
+    """The value of a polynomial for given sizes of the bonds: integers, or tensors.
 
     >>> evaluate([(3, ("r",)), (5, ("r", "s"))], {"r": 2, "s": 4})
     46

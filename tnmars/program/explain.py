@@ -13,9 +13,10 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
 from tnmars.program.instruction import Site, Work
+from tnmars.text.numbers import byte_count, duration
 
 ITEM = 4
-"""Bytes of a number, for float32."""
+"""Bytes per number, in float32."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _row(entry: Measured, folded: bool) -> StepRow:
 
 
 def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> tuple[Work, float]:
-    """The work and the time of torch's own layer; nothing where torch has none."""
+    """The work and the time of torch's own layer; nothing if torch has none."""
     if not graph.rules.layout:
         return Work(), 0.0
     if graph.is_lookup:
@@ -96,38 +97,27 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -
     return call.work(site), call.seconds(site, model, grad)
 
 
-def table(found: Explained) -> str:
+def table(explained: Explained) -> str:
     """The explanation as text; steps above the line depend on cores alone."""
-    chunk = f" in chunks of {found.chunk}" if found.chunk else ""
-    against = f", dense {found.dense_macs:,} and {_time(found.dense_seconds)}" if found.dense_seconds else ""
-    head = f"batch {found.batch}: {found.form}{chunk}, {found.macs:,} MACs, {_bytes(found.written)}"
-    lines = [f"{head}, {_time(found.seconds)}{against}"]
-    width = max((len(row.step) for row in found.steps), default=0)
-    shapes = max((len(_shape(row)) for row in found.steps), default=0)
+    chunk = f" in chunks of {explained.chunk}" if explained.chunk else ""
+    against = (
+        f", dense {explained.dense_macs:,} and {duration(explained.dense_seconds)}" if explained.dense_seconds else ""
+    )
+    head = f"batch {explained.batch}: {explained.form}{chunk}, {explained.macs:,} MACs, {byte_count(explained.written)}"
+    lines = [f"{head}, {duration(explained.seconds)}{against}"]
+    width = max((len(row.step) for row in explained.steps), default=0)
+    shapes = max((len(_shape(row)) for row in explained.steps), default=0)
     was_folded = False
-    for row in found.steps:
+    for row in explained.steps:
         if was_folded and not row.folded:
             lines.append("  " + "-" * (width + shapes + 36))
         was_folded = row.folded
         work = f"{row.macs:>14,} MACs" if row.macs else f"{row.elementwise:>14,} ops " if row.elementwise else " " * 19
-        lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {_bytes(row.written):>9}")
-    if found.largest:
-        lines.append(f"  largest intermediate: {_shape(found.largest)}, {_bytes(found.largest.written)}")
+        lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {byte_count(row.written):>9}")
+    if explained.largest:
+        lines.append(f"  largest intermediate: {_shape(explained.largest)}, {byte_count(explained.largest.written)}")
     return "\n".join(lines)
 
 
 def _shape(row: StepRow) -> str:
     return "x".join(map(str, row.shape)) or "1"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:,.2f} ms"
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

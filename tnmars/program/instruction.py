@@ -65,8 +65,6 @@ class Instruction:
     """Whether labels of its operands may be summed."""
     is_shown: ClassVar[bool] = True
     """Whether `tnmars plan` lists it as a step; views and leaves are not listed."""
-    is_stored: ClassVar[bool] = True
-    """Whether a program, and so a file, may hold it."""
     counts_grad: ClassVar[bool] = False
     """Whether its time under gradients already holds the fixed cost that autograd adds to a step."""
 

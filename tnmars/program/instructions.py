@@ -353,8 +353,6 @@ class Dense(Instruction):
     weight_shape: tuple[int, ...]
     """The shape of the weight in torch's layout."""
 
-    is_stored = False
-
     def extents(self, sizes: Sizes) -> tuple[int, ...]:
         batch, *places = shape(self.axes, sizes)
         return (batch, self.weight_shape[0], *places)

@@ -93,7 +93,6 @@ def verify(program: Program) -> None:
         labels = flat(instruction.axes)
         assert len(set(labels)) == len(labels), f"{instruction.out} has a label twice"
         assert all(label in sizes for label in labels), f"{instruction.out} has a label without a size"
-        assert instruction.is_stored, f"{instruction.out} is not for programs"
         assert instruction.holds(tuple(made[name] for name in instruction.reads), sizes), str(instruction)
         made[instruction.out] = instruction
     assert program.result in made, f"{program.result} is not made"

@@ -1,8 +1,9 @@
-"""Numbers that follow a rewrite of their graph: cores, logits of gates, and the state of an optimiser for them."""
+"""Values that follow a rewrite of their graph: cores, logits of gates, and the optimizer's state for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -33,12 +34,12 @@ def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
 def part_after(piece: Piece, value: Tensor) -> Tensor:
     """What is left of a value that has the shape of a piece's only source; axes that go have size 1."""
     (source,) = piece.sources
-    found = _taken(source, value)
-    sizes = dict(zip(source.edges, found.shape, strict=True))
+    taken = _taken(source, value)
+    sizes = dict(zip(source.edges, taken.shape, strict=True))
     left = [edge for edge in source.edges if edge in piece.edges]
     assert left == list(piece.edges), "a rewrite keeps the order of a core's edges"
     assert prod(sizes[edge] for edge in source.edges if edge not in piece.edges) == 1
-    return found.reshape([sizes[edge] for edge in piece.edges]).contiguous()
+    return taken.reshape([sizes[edge] for edge in piece.edges]).contiguous()
 
 
 def _taken(source: Source, value: Tensor) -> Tensor:
@@ -48,6 +49,50 @@ def _taken(source: Source, value: Tensor) -> Tensor:
     return value
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What some rewrites do to one core."""
+
+    name: str | None
+    """Its name afterwards; None if it was removed, or merged with another, and so has no part of its own left."""
+    pieces: tuple[Piece, ...] = ()
+    is_merged: bool = False
+
+    @property
+    def cut(self) -> tuple[object, ...]:
+        """How the core is cut, as a value to compare with another layer's."""
+        return tuple((piece.sources[0].taken, len(piece.edges)) for piece in self.pieces)
+
+    def changes(self, shape: Sequence[int]) -> bool:
+        """Whether less is left than all entries of a core of this shape, in this shape."""
+        for piece in self.pieces:
+            taken = zip(shape, piece.sources[0].taken, strict=True)
+            is_all = all(indices is None or len(indices) == size for size, indices in taken)
+            if not is_all or len(piece.edges) != len(shape):
+                return True
+        return False
+
+    def after(self, value: Tensor) -> Tensor:
+        """What is left of a value of the core's shape, as a new tensor."""
+        for piece in self.pieces:
+            value = part_after(piece, value)
+        return value.clone()
+
+
+def followed(steps: Sequence[Rewrite], name: str) -> Followed:
+    """What becomes of a core under some rewrites, one after the other."""
+    pieces: list[Piece] = []
+    for rewrite in steps:
+        piece = next((p for p in rewrite.pieces if any(source.name == name for source in p.sources)), None)
+        if piece is None:
+            return Followed(None)
+        if not piece.is_part:
+            return Followed(None, is_merged=True)
+        pieces.append(piece)
+        name = piece.name
+    return Followed(name, tuple(pieces))
+
+
 def vectors_after(rewrite: Rewrite, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Vectors over bonds, such as logits, after a rewrite."""
     was = dict(rewrite.bonds)
@@ -55,11 +100,11 @@ def vectors_after(rewrite: Rewrite, vectors: Mapping[str, Tensor]) -> dict[str, 
 
 
 Change = tuple["nn.Parameter | None", Callable[[Tensor], Tensor]]
-"""What comes in the place of a parameter, if anything, and what is left of a value of the parameter's shape."""
+"""The parameter that replaces another, if any, and what is left of a value of the old one's shape."""
 
 
 def check_state(optimizer: torch.optim.Optimizer, changed: Collection[nn.Parameter]) -> None:
-    """Raises where an optimiser keeps something for a parameter that cannot follow a cut entry by entry."""
+    """Raises `TnmarsError` if an optimizer keeps something for a parameter that cannot follow a cut entry by entry."""
     for parameter in changed:
         for key, value in optimizer.state.get(parameter, {}).items():
             if torch.is_tensor(value):
@@ -68,13 +113,13 @@ def check_state(optimizer: torch.optim.Optimizer, changed: Collection[nn.Paramet
                 fits = value is None or isinstance(value, (bool, int, float))
             if not fits:
                 raise TnmarsError(
-                    f"{type(optimizer).__name__} keeps '{key}', which has not the shape of its parameter and cannot "
-                    "follow a cut. Nothing was changed.\n  Make a new optimiser after the cut: prune_(model)."
+                    f"{type(optimizer).__name__} keeps '{key}', which does not have its parameter's shape and cannot "
+                    "follow a cut. Nothing was changed.\n  Make a new optimizer after the cut: prune_(model)."
                 )
 
 
 def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter, Change]) -> None:
-    """Puts new parameters in the place of old ones in an optimiser's groups, with what is left of their state."""
+    """Replaces parameters in an optimizer's groups by new ones, with what is left of their state."""
     for group in optimizer.param_groups:
         kept: list[nn.Parameter] = []
         for old in group["params"]:

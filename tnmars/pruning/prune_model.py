@@ -1,14 +1,14 @@
 """Trained gates to a smaller graph: what is kept, the rewrite, and the layer compiled again with what is left.
 
-`prune` gives a new model, simplified; `prune_` cuts in place and lets the optimiser's state follow. Pruning has no
-machinery of its own: it is a rewrite of the graph, and `compile` again.
+`prune` returns a new, simplified model; `prune_` cuts in place, and the optimizer's state follows. Pruning has no
+machinery of its own: it is a rewrite of the graph, then `compile` again.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,39 +18,53 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
-from tnmars.graph.rewrite import Keep, Piece, Rewrite, drop_ones, merge, mergeable
+from tnmars.graph.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
 from tnmars.graph.rewrite import prune as cut
 from tnmars.layer.distributed import from_first_rank, is_sharded, whole
 from tnmars.layer.module import TNModule, layers
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import Planner, choose
-from tnmars.pruning.follow import Change, check_state, cores_after, part_after, replace_in_, vectors_after
+from tnmars.pruning.follow import Change, Followed, check_state, cores_after, followed, replace_in_, vectors_after
 
 MOST_MERGERS = 64
-"""How many mergers of two cores are planned, at most, when a layer is simplified."""
+"""The maximum number of mergers of two cores that are planned when a layer is simplified."""
 
 
 def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
-    """For each layer with gates, by name, the slices of each bond that its selector keeps.
+    """The slices that the selectors of a model keep, by layer and bond; what `prune` would cut to.
 
-    Under several processes rank 0 decides, and all of them call it.
+    Args:
+        model: A model with compiled layers. Layers without gates are left out.
+
+    Returns:
+        For the name of each layer with gates, the kept indices of each bond. During warm-up all are kept. Under
+        several processes rank 0 decides, and all of them must call it.
+
+    Example:
+        >>> import torch, tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
+        >>> with torch.no_grad():
+        ...     _ = layer.logits()[0].copy_(torch.tensor([2.0, -1.0, 0.5]))
+        >>> tnmars.keep(layer)
+        {'': {'r': (0, 2)}}
     """
     return {name: layer_keep(layer) for name, layer in layers(model) if layer.masks is not None}
 
 
 def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
-    """The slices of each bond that the selector of a layer keeps; all while warm-up is on."""
+    """The slices of each bond that the selector of a layer keeps; all during warm-up."""
     assert layer.masks is not None
     with torch.no_grad():
-        return decided(layer, torch.cat([layer.masks.keep(whole(logits)) for logits in layer.logits()]))
+        return decided(layer, torch.cat(layer.masks.keep([whole(logits) for logits in layer.logits()])))
 
 
 def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:
     """What rank 0 keeps, from a vector over the slices of all bonds."""
     shared = from_first_rank(kept.to(torch.uint8)).cpu()
     parts = torch.split(shared, [bond.size for bond in layer.graph.bonds.values()])
-    found = (tuple(int(index) for index in part.nonzero().reshape(-1)) for part in parts)
-    return dict(zip(layer.graph.bonds, found, strict=True))
+    indices = (tuple(int(index) for index in part.nonzero().reshape(-1)) for part in parts)
+    return dict(zip(layer.graph.bonds, indices, strict=True))
 
 
 def prune(
@@ -61,18 +75,43 @@ def prune(
     keep_gates: bool = False,
     step: int | None = None,
 ) -> nn.Module:
-    """A new model with the slices that the gates keep, or those given for each layer by name.
+    """A new, smaller model with the slices that the gates keep, or those given.
 
-    Bonds of size 1 are dropped, and with `simplify` cores are merged where both parameters and planned time fall.
-    `keep_gates` leaves the gates of what is kept, to select further; bonds then stay as they are. `step` is noted in
-    the pruned graph's origin. Under several processes all of them call it.
+    Cores are sliced, bonds of size 1 are dropped, and everything is planned again. The model given is left alone. The
+    new one computes what the model computes in `eval()`.
+
+    Args:
+        model: A model with compiled layers.
+        keep: The slices to keep: for the name of each layer to cut, the indices of each bond. By default what the
+            selector of each layer with gates keeps; see `tnmars.keep`.
+        simplify: Whether neighboring cores are merged where that saves both parameters and planned time. Turn it off
+            to keep the names of all cores.
+        keep_gates: Whether the gates of what is kept stay, to select further. Bonds of size 1 and all cores then stay
+            as well.
+        step: The number of the training step, noted in the pruned graphs' `origin`; optional.
+
+    Returns:
+        The pruned copy. Under several processes all of them must call it, and rank 0 decides what is kept.
+
+    Raises:
+        TnmarsError: If no layer has gates and `keep` is not given, if `keep` names a layer, bond or slice that is not
+            there, if parameters are sharded, or if a core that several layers share would be cut in one way here and
+            in another there.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
+        >>> small = tnmars.prune(layer, keep={"": {"r": (0, 2)}})
+        >>> small.graph.bonds["r"].size, layer.graph.bonds["r"].size
+        (2, 3)
     """
-    wanted = _wanted(model, keep)
+    chosen = _chosen(model, keep)
     pruned = copy.deepcopy(model)
-    found = _by_name(pruned)
-    _apply(
-        [Cut(found[name], name, kept, step, keep_gates, simplify and not keep_gates) for name, kept in wanted.items()]
-    )
+    merges = simplify and not keep_gates
+    found = compiled_layers(pruned)
+    cuts = [LayerCut(found[name], name, kept, step, keep_gates, merges) for name, kept in chosen.items()]
+    apply(cuts, outside(pruned, cuts))
     return pruned
 
 
@@ -84,56 +123,78 @@ def prune_(
     keep_gates: bool = False,
     step: int | None = None,
 ) -> None:
-    """The same in place, without mergers, so that training goes on: the optimiser's state follows, entry by entry.
+    """Prunes in place, so that training continues: the optimizer's state follows, entry by entry.
 
-    All is checked before anything is changed.
+    Everything is checked before anything is changed. Cores are not merged, and a core of which nothing was cut stays
+    the same parameter.
+
+    Args:
+        model: A model with compiled layers. Under DDP pass the model inside, `model.module`, and wrap it again.
+        optimizer: The optimizer of the model; its parameter groups and its state are cut too. Without it, make a new
+            optimizer after the cut.
+        keep: The slices to keep, as in `tnmars.prune`.
+        keep_gates: Whether the gates of what is kept stay, to select further.
+        step: The number of the training step, noted in the pruned graphs' `origin`; optional.
+
+    Raises:
+        TnmarsError: As `tnmars.prune`; also if the model is wrapped by DDP, or if the optimizer keeps a state that
+            cannot be cut (Adafactor's, for example). Nothing was changed then.
+
+    Example:
+        >>> import torch, tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
+        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
+        >>> optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+        >>> tnmars.prune_(layer, optimizer, keep={"": {"r": (0, 2)}}, keep_gates=True)
+        >>> layer.logits()[0].shape
+        torch.Size([2])
     """
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TnmarsError(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
-            "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it anew."
+            "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it again."
         )
-    found = _by_name(model)
-    cuts = [Cut(found[name], name, kept, step, keep_gates, False) for name, kept in _wanted(model, keep).items()]
+    found = compiled_layers(model)
+    cuts = [LayerCut(found[name], name, kept, step, keep_gates, False) for name, kept in _chosen(model, keep).items()]
     if optimizer is not None:
         check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()})
-    changes = _apply(cuts)
+    changes = apply(cuts, outside(model, cuts))
     if optimizer is not None:
         replace_in_(optimizer, changes)
 
 
-def _by_name(model: nn.Module) -> dict[str, TNModule]:
+def compiled_layers(model: nn.Module) -> dict[str, TNModule]:
     """Every compiled layer by every name that it has."""
     named = model.named_modules(remove_duplicate=False)
     return {name: module for name, module in named if isinstance(module, TNModule)}
 
 
-def _wanted(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
+def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
     """The layers to cut, and what to keep of them."""
     if given is None:
         gated = {name: layer for name, layer in layers(model) if layer.masks is not None}
         if not gated:
             raise TnmarsError("no layer of the model has gates. Nothing was changed.\n  Compile with a selector.")
         if all(bool(layer.masks.is_warm) for layer in gated.values() if layer.masks is not None):
-            text = "warm-up is on, so every slice is kept: the gates have not been trained."
+            text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
             warnings.warn(text, UserWarning, stacklevel=3)
         return {name: layer_keep(layer) for name, layer in gated.items()}
-    found = _by_name(model)
+    known = compiled_layers(model)
     for name in given:
-        if name not in found:
-            known = f"Layers: {listing(list(found))}.{nearest(name, found)}"
-            raise TnmarsError(f"keep names layer '{name}', which is no compiled layer. Nothing was changed.\n  {known}")
+        if name not in known:
+            hint = f"Layers: {listing(list(known))}.{nearest(name, known)}"
+            raise TnmarsError(f"keep names '{name}', which is not a compiled layer. Nothing was changed.\n  {hint}")
     return dict(given)
 
 
-class Cut:
-    """What becomes of one layer: worked out and checked when built, done by `apply`."""
+class LayerCut:
+    """What becomes of one layer: computed and checked when it is built, done by `apply`."""
 
     def __init__(self, layer: TNModule, name: str, kept: Keep, step: int | None, keep_gates: bool, merges: bool):
         if any(map(is_sharded, layer.parameters())):
             raise TnmarsError(
                 f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
-                "and its optimiser (torch.distributed.checkpoint.state_dict), cut the whole one, and wrap it anew."
+                "and its optimizer (torch.distributed.checkpoint.state_dict), cut it, and wrap it again."
             )
         self.layer, self.name = layer, name
         self.first = cut(layer.graph, kept)
@@ -143,12 +204,10 @@ class Cut:
         self.graph = replace(self.steps[-1].graph, origin=_origin(layer, self.steps[-1].graph, step))
         self.keep_gates = keep_gates
         self.sources = {name: _sources(self.steps, name) for name in self.graph.cores}
-
-    def old(self, name: str) -> nn.Parameter:
-        return self.layer.cores.get(name)
+        self.followed = {name: followed(self.steps, name) for name in layer.graph.cores}
 
     def apply(self, made: dict[nn.Parameter, nn.Parameter]) -> dict[nn.Parameter, Change]:
-        """Cuts the layer; returns what came in the place of each of its parameters. Tied cores stay tied."""
+        """Cuts the layer; returns what replaced each of its parameters. Tied cores stay tied."""
         layer, before = self.layer, self.layer.graph
         old_cores = {name: layer.cores.get(name) for name in before.cores}
         old_gates = dict(zip(before.bonds, layer.logits(), strict=True)) if layer.masks is not None else {}
@@ -166,40 +225,65 @@ class Cut:
         layer.become_(replace(layer.planner, graph=self.graph), cores, gates)
         if layer.masks is not None and masks is not None:
             layer.masks.take_(masks, _gates_taken(before, self.first))
-        return _changes(self.steps, self.first, old_cores, cores, old_gates, gates)
+        return _changes(self.followed, self.first, old_cores, cores, old_gates, gates)
 
     def _core(
         self, name: str, value: Tensor, old: Mapping[str, nn.Parameter], made: dict[nn.Parameter, nn.Parameter]
     ) -> nn.Parameter:
-        """The core of that name, with its value; the same that another layer has, where they shared it before."""
+        """The core of that name: the same parameter that another layer has, if they shared one before.
+
+        A core of which nothing was cut stays the parameter that it is.
+        """
         sources = [old[source] for source in self.sources[name]]
+        if len(sources) == 1 and not self.followed[self.sources[name][0]].changes(sources[0].shape):
+            return made.setdefault(sources[0], sources[0])
         new = nn.Parameter(value.clone(), requires_grad=any(source.requires_grad for source in sources))
         return new if len(sources) > 1 else made.setdefault(sources[0], new)
 
 
-def _apply(cuts: list[Cut]) -> dict[nn.Parameter, Change]:
-    """Does all cuts, once it is sure that cores which layers share are cut alike."""
-    shared: dict[int, tuple[str, str, object]] = {}
+def outside(model: nn.Module, cuts: Sequence[LayerCut]) -> dict[nn.Parameter, str]:
+    """The names of the parameters of a model that belong to none of the layers to cut."""
+    inside = {module for entry in cuts for module in entry.layer.modules()}
+    others = [(name, module) for name, module in model.named_modules() if module not in inside]
+    return {
+        value: f"{name}.{key}" if name else key
+        for name, module in others
+        for key, value in module._parameters.items()
+        if value is not None
+    }
+
+
+def apply(cuts: Sequence[LayerCut], others: Mapping[nn.Parameter, str]) -> dict[nn.Parameter, Change]:
+    """Makes all cuts and returns what replaced each parameter.
+
+    Raises `TnmarsError` first if a core is shared with another layer that is cut differently, or with one of `others`.
+    """
+    shared: dict[nn.Parameter, tuple[str, str, object]] = {}
     for entry in cuts:
-        for name in entry.layer.graph.cores:
-            how = _followed(entry.steps, name)[2]
-            if how is None:
+        for name, fate in entry.followed.items():
+            core = entry.layer.cores.get(name)
+            if fate.is_merged:
                 continue
-            other, core, before = shared.setdefault(id(entry.old(name)), (entry.name, name, how))
-            if before != how:
+            if core in others and fate.changes(core.shape):
                 raise TnmarsError(
-                    f"core '{name}' of layer '{entry.name}' is core '{core}' of layer '{other}' too, but they would be "
-                    "cut differently. Nothing was changed.\n  Give both the same slices with keep=..."
+                    f"core '{name}' of layer '{entry.name}' is '{others[core]}' of the model too, which would not be "
+                    "cut. Nothing was changed.\n  Cut both with the same slices (keep=...), or untie them first."
+                )
+            layer, other, cut = shared.setdefault(core, (entry.name, name, fate.cut))
+            if cut != fate.cut:
+                raise TnmarsError(
+                    f"core '{name}' of layer '{entry.name}' is core '{other}' of layer '{layer}' too, but they would "
+                    "be cut differently. Nothing was changed.\n  Give both the same slices with keep=..."
                 )
     made: dict[nn.Parameter, nn.Parameter] = {}
     changes: dict[nn.Parameter, Change] = {}
     for entry in cuts:
         changes |= entry.apply(made)
-    return changes
+    return {old: change for old, change in changes.items() if old not in others}
 
 
 def _sources(steps: list[Rewrite], name: str) -> tuple[str, ...]:
-    """The cores at the beginning that a core at the end is made of."""
+    """The original cores that a core is made of after some rewrites."""
     names: tuple[str, ...] = (name,)
     for rewrite in reversed(steps):
         pieces = {piece.name: piece for piece in rewrite.pieces}
@@ -208,66 +292,43 @@ def _sources(steps: list[Rewrite], name: str) -> tuple[str, ...]:
 
 
 def _gates_taken(before: Graph, rewrite: Rewrite) -> Tensor:
-    """The places of the gates that are left, among those of all bonds before."""
+    """The indices of the gates that are left, among those of all bonds before."""
     counts = [bond.size for bond in before.bonds.values()]
     places = dict(zip(before.bonds, torch.split(torch.arange(sum(counts)), counts), strict=True))
     return torch.cat(list(vectors_after(rewrite, places).values()))
 
 
 def _changes(
-    steps: list[Rewrite],
+    fates: Mapping[str, Followed],
     first: Rewrite,
     old_cores: Mapping[str, nn.Parameter],
     cores: Mapping[str, nn.Parameter],
     old_gates: Mapping[str, nn.Parameter],
     gates: Mapping[str, nn.Parameter],
 ) -> dict[nn.Parameter, Change]:
-    """What came in the place of each parameter: a part of it, or nothing."""
-    found: dict[nn.Parameter, Change] = {}
+    """What replaced each parameter: a part of it, or nothing."""
+    changes: dict[nn.Parameter, Change] = {}
     for name, old in old_cores.items():
-        new, follow, _ = _followed(steps, name)
-        found[old] = (cores[new] if new is not None else None, follow)
+        fate = fates[name]
+        changes[old] = (None if fate.name is None else cores[fate.name], fate.after)
     before = {was: now for now, was in first.bonds}
     taken = dict(first.taken)
     for name, old in old_gates.items():
         now = before.get(name, "")
-        found[old] = (gates.get(now), partial(_entries, index=list(taken.get(now, ()))))
-    for old, (value, follow) in found.items():
+        changes[old] = (gates.get(now), partial(_entries, index=list(taken.get(now, ()))))
+    for old, (value, follow) in changes.items():
         if value is not None and old.grad is not None:
             value.grad = follow(old.grad)
-    return found
+    return changes
 
 
 def _entries(value: Tensor, index: list[int]) -> Tensor:
     return value[index].contiguous()
 
 
-def _followed(steps: list[Rewrite], name: str) -> tuple[str | None, Callable[[Tensor], Tensor], object]:
-    """The name of a core after some rewrites, what they do to a value of its shape, and that as a value to compare.
-
-    A core that is merged with another has no part of its own left.
-    """
-    pieces: list[Piece] = []
-    current: str | None = name
-    for rewrite in steps:
-        piece = next((p for p in rewrite.pieces if any(source.name == current for source in p.sources)), None)
-        if piece is None or not piece.is_part:
-            return None, lambda value: value, None if piece is not None else ()
-        pieces.append(piece)
-        current = piece.name
-
-    def follow(value: Tensor) -> Tensor:
-        for piece in pieces:
-            value = part_after(piece, value)
-        return value.clone()
-
-    how = tuple((piece.sources[0].taken, len(piece.edges)) for piece in pieces)
-    return current, follow, how
-
-
 def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
     """Mergers of two cores, one after the other, each of which saves parameters and planned time."""
-    found: list[Rewrite] = []
+    rewrites: list[Rewrite] = []
     tried = 0
     time = _time(graph, planner)
     pairs = mergeable(graph)
@@ -277,9 +338,9 @@ def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
         tried += 1
         after = _time(rewrite.graph, planner)
         if after < time:
-            found.append(rewrite)
+            rewrites.append(rewrite)
             graph, time, pairs = rewrite.graph, after, mergeable(rewrite.graph)
-    return found
+    return rewrites
 
 
 def _time(graph: Graph, planner: Planner) -> float:
@@ -290,22 +351,22 @@ def _time(graph: Graph, planner: Planner) -> float:
 
 
 def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Json] | None:
-    """Where a pruned graph comes from: the sizes of its bonds before the first cut and before this one, and the rule.
+    """The origin of a pruned graph: the sizes of its bonds before the first cut and before this one, and the rule.
 
-    A further cut that changes nothing leaves no trace.
+    A further cut that changes nothing leaves it as it is.
     """
     before = layer.graph
     if before == after and before.origin is not None:
         return before.origin
     sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
     earlier = before.origin or {}
-    found: dict[str, Json] = {"sizes": sizes}
+    origin: dict[str, Json] = {"sizes": sizes}
     if layer.selector is not None:
-        found["selector"] = layer.selector.settings()
+        origin["selector"] = layer.selector.settings()
     if step is not None:
-        found["step"] = step
+        origin["step"] = step
     if "sizes" in earlier:
-        found["first"] = earlier.get("first", earlier["sizes"])
+        origin["first"] = earlier.get("first", earlier["sizes"])
     count = earlier.get("cuts", 0)
-    found["cuts"] = (count if isinstance(count, int) else 0) + 1
-    return found
+    origin["cuts"] = (count if isinstance(count, int) else 0) + 1
+    return origin

@@ -65,9 +65,9 @@ def _live(layer: TNModule, patience: int) -> dict[str, tuple[int, ...]]:
     assert layer.masks is not None
     counts = torch.split(layer.masks.shut_for, list(layer.masks.sizes.values()))
     live = []
-    for logits, shut_for in zip(layer.logits(), counts, strict=True):
-        values = logits.detach()
-        live.append((shut_for < patience) | layer.masks.selector.keep(values) | largest(values, float("inf"), 1))
+    logits = [value.detach() for value in layer.logits()]
+    for values, kept, shut_for in zip(logits, layer.masks.keep(logits), counts, strict=True):
+        live.append((shut_for < patience) | kept | largest(values, float("inf"), 1))
     if bool(torch.cat(live).all()):
         return {}
     return decided(layer, torch.cat(live))

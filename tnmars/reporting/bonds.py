@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tnmars.draw.traces import homes
 from tnmars.graph import Graph, Term
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.module import TNModule
 from tnmars.reporting.gates import BondGates, bond_gates
-from tnmars.reporting.traces import homes
 from tnmars.reporting.value import Bond
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tnmars.reporting.about import settings, versions
 from tnmars.reporting.bonds import bonds
 from tnmars.reporting.gates import threshold
 from tnmars.reporting.history import History, checked
+from tnmars.reporting.metrics import checked_metrics
 from tnmars.reporting.sources import Source, opened
 from tnmars.reporting.timing import latencies
 from tnmars.reporting.value import Layer, Report, Side
@@ -34,27 +35,31 @@ def collect(
     *,
     title: str | None = None,
     history: History | None = None,
+    metrics: Mapping[str, Sequence[float]] | None = None,
     batch: int | None = None,
     measure: bool = True,
 ) -> Report:
-    """The value of a report. Raises `TnmarsError` where the models have no compiled layer in common."""
+    """The value of a report; `tnmars.report` describes the arguments and what raises."""
     if batch is not None and batch < 1:
-        raise TnmarsError(f"batch is {batch}; it is at least 1.")
+        raise TnmarsError(f"batch is {batch}, but must be at least 1.")
     first, second = opened(before), opened(after)
     names = [name for name in first.layers if name in second.layers]
     if not names:
         raise TnmarsError(_nothing(first, second))
-    found = tuple(_layer(name, first.layers[name], second.layers[name], batch, measure) for name in names)
+    told = checked(first.history if history is None else history)
+    good = checked_metrics(metrics, told)
+    compared = tuple(_layer(name, first.layers[name], second.layers[name], batch, measure) for name in names)
     return Report(
-        _title(found) if title is None else title,
-        found,
-        _whole(first),
-        _whole(second),
-        torch.get_num_threads(),
-        measure,
-        checked(first.history if history is None else history),
-        versions(torch.get_num_threads()),
-        tuple(_notes(first, second)),
+        title=_title(compared) if title is None else title,
+        layers=compared,
+        before=_whole(first),
+        after=_whole(second),
+        threads=torch.get_num_threads(),
+        is_measured=measure,
+        history=told,
+        versions=versions(torch.get_num_threads()),
+        notes=tuple(_notes(first, second)),
+        metrics=good,
     )
 
 
@@ -95,19 +100,19 @@ def _layer(name: str, before: TNModule, after: TNModule, batch: int | None, meas
     dense = sides[1].count.dense + sides[1].count.other
     macs = next((side.explained.dense_macs for side in sides if side.explained), 0)
     return Layer(
-        name,
-        sides[0],
-        sides[1],
-        dense * after._anchor.element_size(),
-        macs or None,
-        seconds[2],
-        tuple(bonds(before, after)),
-        threshold(before.masks.selector) if before.masks is not None else None,
-        before.masks is not None and bool(before.masks.is_warm),
-        size,
-        (image,) * len(after.graph.kernel_size),
-        settings(before, after),
-        spec.dump(after.graph),
+        name=name,
+        before=sides[0],
+        after=sides[1],
+        dense_bytes=dense * after._anchor.element_size(),
+        dense_macs=macs or None,
+        dense_seconds=seconds[2],
+        bonds=tuple(bonds(before, after)),
+        threshold=threshold(before.masks.selector) if before.masks is not None else None,
+        is_warm=before.masks is not None and bool(before.masks.is_warm),
+        batch=size,
+        image=(image,) * len(after.graph.kernel_size),
+        settings=settings(before, after),
+        spec=spec.dump(after.graph),
     )
 
 

@@ -31,14 +31,10 @@ def bond_gates(layer: TNModule) -> dict[str, BondGates]:
     """The gates of each bond of a layer, by qualified name; nothing where it has none."""
     if layer.masks is None:
         return {}
-    logits = [whole(value).detach().cpu() for value in layer.logits()]
-    chances = torch.split(
-        layer.masks.probability([whole(value) for value in layer.logits()]).cpu(), [value.numel() for value in logits]
-    )
-    is_warm = layer.masks.is_warm.cpu()
+    logits = [whole(value).detach() for value in layer.logits()]
+    chances = torch.split(layer.masks.probability(logits).cpu(), [value.numel() for value in logits])
     found = {}
-    for name, value, chance in zip(layer.graph.bonds, logits, chances, strict=True):
-        kept = layer.masks.selector.keep(value) | is_warm
+    for name, kept, chance in zip(layer.graph.bonds, layer.masks.keep(logits), chances, strict=True):
         found[name] = BondGates(tuple(chance.double().tolist()), tuple(map(bool, kept.tolist())))
     return found
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import NewType
 
 Html = NewType("Html", str)
 
 FEW = 24
-"""Up to so many rows of a table fit on a sheet of paper with room to spare."""
+"""A table with at most this many rows fits on a sheet of paper."""
 
 
 def text(value: object) -> Html:
@@ -31,23 +32,37 @@ def join(pieces: Iterable[Html]) -> Html:
     return Html("\n".join(pieces))
 
 
-def table(heads: Sequence[str], rows: Iterable[Html], caption: str = "") -> Html:
-    """A table that scrolls by itself where the page is narrow; all columns but the first hold numbers.
+@dataclass(frozen=True)
+class Row:
+    """A row of a table; the first cell is its head."""
 
-    One with few rows is not torn apart where it is printed.
+    cells: tuple[Html, ...]
+    attributes: Mapping[str, object]
+
+
+def row(cells: Sequence[Html], **attributes: object) -> Row:
+    """A row of a table, with the attributes of its element."""
+    return Row(tuple(cells), attributes)
+
+
+def table(heads: Sequence[str], rows: Iterable[Row], caption: str = "", *, stacks: bool = True) -> Html:
+    """A table; all columns but the first hold numbers.
+
+    On a narrow screen the cells of a row stand below each other, each with its head, or with `stacks=False` the table
+    scrolls by itself. One with few rows is not broken across printed pages.
     """
-    found = list(rows)
+    lines = [_line(heads, line) for line in rows]
     first = tag("tr", *(tag("th", text(head), scope="col") for head in heads))
     title = tag("caption", text(caption)) if caption else Html("")
-    whole = tag("table", title, tag("thead", first), tag("tbody", join(found)))
-    kind = "scroll short" if len(found) <= FEW else "scroll"
-    return tag("div", whole, class_=kind, tabindex="0", role="region", aria_label=caption or ", ".join(heads))
+    inner = tag("table", title, tag("thead", first), tag("tbody", join(lines)))
+    kind = f"scroll{' short' if len(lines) <= FEW else ''}{' stacks' if stacks else ''}"
+    return tag("div", inner, class_=kind, tabindex="0", role="region", aria_label=caption or ", ".join(heads))
 
 
-def row(cells: Sequence[Html], **attributes: object) -> Html:
-    """A row with a head."""
-    head, *rest = cells
-    return tag("tr", tag("th", head, scope="row"), *(tag("td", cell) for cell in rest), **attributes)
+def _line(heads: Sequence[str], line: Row) -> Html:
+    first, *rest = line.cells
+    cells = (tag("td", cell, data_head=head) for head, cell in zip(heads[1:], rest, strict=True))
+    return tag("tr", tag("th", first, scope="row"), *cells, **line.attributes)
 
 
 def number(value: int | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tnmars.reporting.markup import Html, brief, duration, number, ratio, row, table, tag, text
+from tnmars.reporting.markup import Html, Row, brief, duration, number, ratio, row, table, tag, text
 from tnmars.reporting.value import Layer, Report, Side
 
 WIDE, HIGH = 96, 10
@@ -18,14 +18,18 @@ def overview(report: Report) -> Html:
     """The section: size, work and time of each layer, before and after."""
     heads = ["Layer", "parameters", "", "fewer", "ranks", "maps", "MACs", "latency"]
     largest = max((side.count.cores for layer in report.layers for side in (layer.before, layer.after)), default=1)
-    lines = [_line(at, layer, report.is_measured, max(largest, 1)) for at, layer in enumerate(report.layers)]
+    lines = [
+        _line(at, title, layer, report.is_measured, max(largest, 1))
+        for at, (title, layer) in enumerate(zip(report.titles, report.layers, strict=True))
+    ]
     shown = table(heads if report.is_measured else heads[:-1], [*lines, _sum(report)], "Layers")
     words = "Blue is what is left of each layer's parameters; pale, what was there before."
+    words += f" All names begin with “{report.prefix}”, which is left out." if report.prefix else ""
     hint = tag("p", text(words), class_="hint")
     return tag("section", tag("h2", text("Layers")), shown, hint, id="overview", class_="card")
 
 
-def _line(at: int, layer: Layer, is_measured: bool, largest: int) -> Html:
+def _line(at: int, title: str, layer: Layer, is_measured: bool, largest: int) -> Row:
     before, after = layer.before, layer.after
     graph = after.graph
     ranks = [[bond.before for bond in layer.bonds], [bond.after for bond in layer.bonds]]
@@ -38,7 +42,7 @@ def _line(at: int, layer: Layer, is_measured: bool, largest: int) -> Html:
         _change(brief(before.macs), brief(after.macs)),
         *([_change(duration(before.seconds), duration(after.seconds))] if is_measured else []),
     ]
-    return row([tag("a", _breakable(layer.title), href=f"#layer-{at}"), *cells])
+    return row([tag("a", _breakable(title), href=f"#layer-{at}"), *cells])
 
 
 def _breakable(name: str) -> Html:
@@ -46,7 +50,7 @@ def _breakable(name: str) -> Html:
     return Html("<wbr>".join(map(text, re.split(r"(?<=[._])", name))))
 
 
-def _sum(report: Report) -> Html:
+def _sum(report: Report) -> Row:
     """The last line. Parameters are those of the layers above, without biases and what is not compiled."""
     sides: list[list[Side]] = [[getattr(layer, side) for layer in report.layers] for side in ("before", "after")]
     cores = [sum(side.count.cores for side in found) for found in sides]

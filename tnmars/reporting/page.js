@@ -57,6 +57,15 @@ const tnmarsReport = (() => {
     });
   }
 
+  // A link to a layer opens its section.
+  function unfold() {
+    const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const inner = section && section.querySelector("details.whole-layer");
+    if (inner) { inner.open = true; section.scrollIntoView(); }
+  }
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // Paper cannot be unfolded.
   const folded = [...document.querySelectorAll("details")];
   let opened = [];

@@ -7,15 +7,17 @@ from hashlib import sha256
 from importlib.resources import files
 
 from tnmars.draw.palette import rules
-from tnmars.graph.counts import Count
-from tnmars.reporting.markup import Html, brief, change, duration, join, number, ratio, tag, text
+from tnmars.reporting.headline import headline
+from tnmars.reporting.markup import Html, join, number, ratio, tag, text
 from tnmars.reporting.overview import overview
-from tnmars.reporting.sections import conditions, layer_section, settings_table
+from tnmars.reporting.sections import layer_section, settings_table
 from tnmars.reporting.training import training
-from tnmars.reporting.value import Report, Side
+from tnmars.reporting.value import Report
 
 DARK = "screen and (prefers-color-scheme:dark)"
-"""Where colours are dark: paper stays white."""
+"""Where colors are dark: paper stays white."""
+FEW = 4
+"""With more layers, the section of each is folded."""
 
 
 def page(report: Report) -> str:
@@ -24,14 +26,14 @@ def page(report: Report) -> str:
     script = _data("page.js")
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    several = len(report.layers) > 1
+    several, many = len(report.layers) > 1, len(report.layers) > FEW
     body = [
-        _head(report),
+        headline(report),
         overview(report) if several else Html(""),
         training(report.history),
         *(
-            layer_section(layer, at, report.history, report.threads, several=several)
-            for at, layer in enumerate(report.layers)
+            layer_section(layer, at, title, report.history, report.threads, several=several, folded=many)
+            for at, (layer, title) in enumerate(zip(report.layers, report.titles, strict=True))
         ),
         _counting(report),
         _versions(report),
@@ -60,64 +62,6 @@ def page(report: Report) -> str:
 
 def _data(name: str) -> str:
     return files("tnmars.reporting").joinpath(name).read_text(encoding="utf-8")
-
-
-def _head(report: Report) -> Html:
-    before, after = report.before, report.after
-    cards = [
-        _card(
-            "Parameters",
-            brief(before.cores + before.other),
-            brief(after.cores + after.other),
-            f"{change(before.cores + before.other, after.cores + after.other, 'fewer', 'more')} in the whole model",
-        ),
-        _card(
-            "Weights against dense", ratio(before.dense, before.cores), ratio(after.dense, after.cores), _share(after)
-        ),
-        _macs(report),
-        *([_latency(report)] if report.is_measured else []),
-    ]
-    lead = "What rank selection kept, and what it cut."
-    title = tag("h1", text(report.title), tag("span", text("before and after"), class_="sub"))
-    notes = [tag("p", text(note), class_="note") for note in report.notes]
-    return tag("header", title, tag("p", text(lead), class_="lead"), tag("div", *cards, class_="cards"), *notes)
-
-
-def _card(name: str, before: str, after: str, words: str) -> Html:
-    arrow = Html('<span class="arrow" aria-label="to">→</span>')
-    figures = tag("p", tag("span", text(before), class_="from"), arrow, tag("b", text(after)), class_="figures")
-    return tag(
-        "div", tag("p", text(name), class_="name"), figures, tag("p", text(words), class_="words"), class_="tile"
-    )
-
-
-def _share(count: Count) -> str:
-    return f"{number(count.dense)} dense, {number(count.cores)} in cores"
-
-
-def _macs(report: Report) -> Html:
-    before, after = (sum(side.macs for side in sides) for sides in _sides(report))
-    return _card(
-        "Multiply-adds", brief(before), brief(after), f"{change(before, after, 'fewer', 'more')}; {_when(report)}"
-    )
-
-
-def _latency(report: Report) -> Html:
-    before, after = (sum(side.seconds or 0.0 for side in sides) for sides in _sides(report))
-    threads = f"{report.threads} thread{'' if report.threads == 1 else 's'}"
-    words = f"{change(before, after, 'faster', 'slower')}; {_when(report)}, {threads}"
-    return _card("Measured latency", duration(before), duration(after), words)
-
-
-def _sides(report: Report) -> tuple[list[Side], list[Side]]:
-    return [layer.before for layer in report.layers], [layer.after for layer in report.layers]
-
-
-def _when(report: Report) -> str:
-    """The batch that figures of all layers are for."""
-    found = sorted({conditions(layer) for layer in report.layers})
-    text_of = found[0] if len(found) == 1 else "each layer's own batch"
-    return text_of if len(report.layers) == 1 else f"{text_of}, sum of the layers"
 
 
 def _counting(report: Report) -> Html:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tnmars.draw.picture import FLAT, part
 from tnmars.draw.svg import svg
+from tnmars.draw.traces import looks
 from tnmars.errors import listing, plural
 from tnmars.program.explain import Explained, StepRow
 from tnmars.reporting.bars import bars
 from tnmars.reporting.history import History
-from tnmars.reporting.markup import Html, duration, join, number, ratio, row, size, table, tag, text
-from tnmars.reporting.traces import looks
+from tnmars.reporting.markup import Html, Row, duration, join, number, ratio, row, size, table, tag, text
 from tnmars.reporting.training import ranks
 from tnmars.reporting.value import Bond, Layer, Rows, Side
 
@@ -31,8 +32,6 @@ BESIDE = {
 }
 """Where the rank after is not what the gates keep, by fate and by how it differs."""
 
-FLAT = 0.4
-"""Drawings that are less high than this share of their width take little room one below the other."""
 FORMS = {
     "dense": "the weight is made first",
     "push": "the input goes through single cores",
@@ -48,18 +47,19 @@ FORMS = {
 """The names of plans in words."""
 
 
-def layer_section(layer: Layer, at: int, history: History, threads: int, *, several: bool = False) -> Html:
-    """Everything about a layer; where there are several, with the way back to the table of them."""
+def layer_section(
+    layer: Layer, at: int, title: str, history: History, threads: int, *, several: bool = False, folded: bool = False
+) -> Html:
+    """Everything about a layer; if there are several, with a link back to the table of them."""
     graph = layer.after.graph
     told = (
         f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "
     )
     told += f"{len(graph.cores)} after"
-    name = f" · {graph.name}" if graph.name and graph.name != layer.title else ""
+    name = f" · {graph.name}" if graph.name and graph.name != title else ""
     back = tag("a", text("all layers"), href="#overview", class_="back screen") if several else Html("")
-    return tag(
-        "section",
-        tag("div", tag("h2", text(layer.title), tag("small", text(name))), back, class_="bar"),
+    head = tag("h2", text(title), tag("small", text(name)))
+    body = [
         tag("p", text(told), class_="told"),
         _drawings(layer),
         _bonds(layer, history),
@@ -67,14 +67,19 @@ def layer_section(layer: Layer, at: int, history: History, threads: int, *, seve
         _orders(layer),
         _spec(layer, at),
         _folded("Settings", settings_table(layer.settings)),
-        id=f"layer-{at}",
-        class_="card layer",
-    )
+    ]
+    if folded:
+        counts = [f"{number(side.count.cores)}" for side in (layer.before, layer.after)]
+        short = tag("span", text(f"{' → '.join(counts)} parameters"), class_="value")
+        inner = tag("details", tag("summary", head, short), back, *body, class_="whole-layer")
+    else:
+        inner = join([tag("div", head, back, class_="bar"), *body])
+    return tag("section", inner, id=f"layer-{at}", class_="card layer")
 
 
 def _drawings(layer: Layer) -> Html:
     before, after = looks(layer.before.graph, layer.after.graph)
-    drawn = [Html(svg(graph, look)) for graph, look in (before, after)]
+    drawn = [Html(svg(part(graph, look))) for graph, look in (before, after)]
     sizes = [_size(drawing) for drawing in drawn]
     widths = [wide for wide, _ in sizes]
     kind = "graphs flat" if all(high < FLAT * wide for wide, high in sizes) else "graphs"
@@ -129,7 +134,7 @@ def _beside(gated: Sequence[Bond]) -> list[str]:
     return found
 
 
-def _bond(bond: Bond) -> Html:
+def _bond(bond: Bond) -> Row:
     now = "–" if bond.after is None else number(bond.after)
     cells = (", ".join(bond.ends), number(bond.before), number(bond.useful), number(bond.kept), now)
     words = BESIDE.get((bond.fate, bond.beside), FATES[bond.fate] + bond.merged_into)
@@ -153,7 +158,7 @@ def _sizes(layer: Layer, threads: int) -> Html:
     before, after = layer.before, layer.after
     heads = ["", "dense", "before", "after", "before / after", "dense / after"]
 
-    def line(name: str, *values: object, shown: tuple[str, ...]) -> Html:
+    def line(name: str, *values: object, shown: tuple[str, ...]) -> Row:
         dense, first, second = values
         ratios = ratio(first, second), ratio(dense, second)  # type: ignore[arg-type]
         return row([text(name), *map(text, (*shown, *ratios))])
@@ -195,7 +200,7 @@ def _order(name: str, side: Side) -> Html:
     found = side.explained
     heads = ["Step", "shape", "MACs", "bytes"]
     head = tag("h4", text(f"{name}: {found.form.rstrip('123')}"), tag("small", text(_form(found))))
-    return tag("div", head, table(heads, _steps(found), f"Steps {name.lower()}"))
+    return tag("div", head, table(heads, _steps(found), f"Steps {name.lower()}", stacks=False))
 
 
 def _form(found: Explained) -> str:
@@ -203,13 +208,13 @@ def _form(found: Explained) -> str:
     return FORMS.get(found.form, "") + (f", in chunks of {found.chunk}" if found.chunk else "")
 
 
-def _steps(found: Explained) -> list[Html]:
+def _steps(found: Explained) -> list[Row]:
     rows = [_step(at, step) for at, step in enumerate(found.steps, 1)]
     total = [text("total"), text(""), text(number(found.macs)), text(size(found.written))]
     return [*rows, row(total, class_="total")]
 
 
-def _step(at: int, step: StepRow) -> Html:
+def _step(at: int, step: StepRow) -> Row:
     made, _, summed = step.step.partition("  <- ")
     words = tag("span", text(f"{at}. {made}"), class_="made")
     words = Html(words + tag("span", text(f"← {summed}"), class_="summed")) if summed else words

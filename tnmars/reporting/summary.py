@@ -141,7 +141,7 @@ def _live(layer: TNModule) -> dict[str, int]:
     if layer.masks is None:
         return {}
     with torch.no_grad():
-        kept = [layer.masks.keep(whole(logits)) for logits in layer.logits()]
+        kept = layer.masks.keep([whole(logits) for logits in layer.logits()])
     return {name: int(found.sum()) for name, found in zip(layer.graph.bonds, kept, strict=True)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count
 from tnmars.program.explain import Explained
+from tnmars.reporting.metrics import Metric
 
 Rows = tuple[tuple[str, str], ...]
 """Names and what they are set to."""
@@ -113,8 +114,8 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """What it is called in a page; layers of `nn.Sequential` have numbers for names."""
-        return f"layer {self.name}" if self.name.isdigit() else self.name or self.before.graph.name or "layer"
+        """What the layer is called."""
+        return _title(self.name) or self.before.graph.name or "layer"
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,24 @@ class Report:
     history: tuple[Mapping[str, Any], ...]
     versions: Rows
     notes: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    """What the model is for, before and after."""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all layers begin with, up to a dot; empty for a single layer."""
+        return _prefix([layer.name for layer in self.layers])
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """What each layer is called in a page, without the common prefix."""
+        left = len(self.prefix)
+        return tuple(_title(layer.name[left:]) or layer.title for layer in self.layers)
 
     def as_json(self) -> dict[str, Any]:
         """The figures as plain data."""
         return {
+            "metrics": {metric.name: {"before": metric.before, "after": metric.after} for metric in self.metrics},
             "parameters": {"before": _held(self.before), "after": _held(self.after)},
             "compression": {"before": _ratios(self.before), "after": _ratios(self.after)},
             "threads": self.threads,
@@ -142,6 +157,28 @@ class Report:
             "versions": dict(self.versions),
             "notes": list(self.notes),
         }
+
+
+def _title(name: str) -> str:
+    """A layer's name; layers of `nn.Sequential` have numbers for names."""
+    return f"layer {name}" if name.isdigit() else name
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """What several names begin with, up to the last dot that they share.
+
+    >>> _prefix(["encoder.layers.0.fc1", "encoder.layers.1.fc1"]), _prefix(["a.b"]), _prefix(["a", "b"])
+    ('encoder.layers.', '', '')
+    """
+    if len(names) < 2:
+        return ""
+    parts = [name.split(".")[:-1] for name in names]
+    shared = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        shared.append(column[0])
+    return "".join(f"{part}." for part in shared)
 
 
 def _layer_data(layer: Layer) -> dict[str, Any]:

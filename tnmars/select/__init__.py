@@ -15,10 +15,11 @@ from tnmars.select.mars import Mars
 __all__ = ["SELECTORS", "Annealed", "Fixed", "GaussianGates", "Mars", "Selector", "from_settings"]
 
 SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Mars, GaussianGates, Annealed, Fixed)}
+"""Every selector by its name in saved files and on the command line. A new one is listed here."""
 
 
 def from_settings(settings: Mapping[str, object]) -> Selector:
-    """The selector with these settings: the inverse of `Selector.settings`.
+    """The selector with these settings: the inverse of `Selector.settings`. Raises `TnmarsError` for unknown ones.
 
     >>> from_settings(Mars(pi=0.1).settings()) == Mars(pi=0.1)
     True
@@ -26,7 +27,7 @@ def from_settings(settings: Mapping[str, object]) -> Selector:
     given = dict(settings)
     name = str(given.pop("name", ""))
     if name not in SELECTORS:
-        raise TnmarsError(f"selector '{name}' is not known; selectors: {', '.join(SELECTORS)}.")
+        raise TnmarsError(f"selector '{name}' is unknown, but must be one of {', '.join(SELECTORS)}.")
     kind = SELECTORS[name]
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for key in given:

@@ -1,12 +1,12 @@
-"""The interface of a selector: the rule that trains gates and says which slices of a bond to keep.
+"""The interface of a selector: the rule that trains gates and decides which slices of a bond to keep.
 
-A selector is a frozen value with settings. It works on vectors: of logits (the learned numbers of gates, one per slice
-of a bond), of noise and of costs. It sees no graph and no layer; what slices cost is passed in.
+A selector is a frozen value with settings. It works on vectors with one entry per slice of a bond: logits (the learned
+numbers behind the gates) and noise. It does not see graphs or layers; what a slice costs is passed in.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -20,54 +20,120 @@ from tnmars.graph import Json
 PRICES = ("uniform", "parameters", "macs", "bic")
 
 
-class Selector(ABC):
-    """What every selector has. A new rule is a frozen dataclass in a file of its own, listed in `tnmars.select`."""
+class Selector:
+    """Base of every rank selector: a rule for gates, written as a frozen dataclass of settings.
+
+    A new rule overrides what it changes. Without any override no gate is trained or closed, every slice is kept, and
+    the penalty is 0. A rule with gates defines at least `sample`, `probability`, `charge` and `keep` (or `keep_all`,
+    if it decides over all bonds of a layer together). A rule without gates sets `has_gates` to False and needs none of
+    them. Put the class in a file of its own and list it in `tnmars/select/__init__.py`; then `save`, checkpoints and
+    `tnmars fit --selector NAME` know it too. `tests/select/test_conformance.py` holds what every rule must satisfy.
+
+    Attributes:
+        name: The rule's name in saved files and on the command line. Every rule has its own.
+        has_gates: Whether layers have gates and logits at all.
+        opens_first: Whether the first gate of each bond is always open. Its noise is then infinite and its probability
+            of being open is 1.
+        needs_elimination: Whether `tnmars.fit` refines what the gates keep by backward elimination. Otherwise the
+            gates alone decide.
+        price: What a slice costs. `"uniform"`: every slice 1. `"parameters"` and `"macs"`: in proportion to what it
+            holds, scaled so that an average slice costs 1. `"bic"`: the parameters that it holds.
+        sample_in_eval: Whether gates are sampled in `eval()` too. By default they are then exactly what `prune` keeps.
+        limits: The interval that `tnmars.fit` clamps logits to after each step; None for no limits.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Plain(Selector):
+        ...     name = "plain"
+        ...     strength: float = 1.0
+        ...     def sample(self, logits, noise, temperature):
+        ...         return torch.sigmoid(logits + noise)
+        ...     def probability(self, logits):
+        ...         return torch.sigmoid(logits)
+        ...     def charge(self, cost, probability):
+        ...         return self.strength * cost
+        ...     def keep(self, logits):
+        ...         return logits > 0
+        >>> Plain(strength=2.0).settings()
+        {'name': 'plain', 'strength': 2.0}
+    """
 
     name: ClassVar[str]
     has_gates: ClassVar[bool] = True
     opens_first: ClassVar[bool] = False
-    """Whether the first gate of each bond is always open: its noise is then infinite, and its probability is 1."""
+    needs_elimination: ClassVar[bool] = False
     price: str = "uniform"
-    """What a slice costs: one of `PRICES`."""
     sample_in_eval: bool = False
-    """Whether gates are drawn in `eval()` too, rather than cut as `prune` would."""
+    limits: tuple[float, float] | None = None
 
-    @abstractmethod
     def start(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """The first logits of `count` gates."""
+        """The initial logits of `count` gates; zeros by default."""
+        return torch.zeros(count)
 
-    @abstractmethod
     def noise(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """The random numbers that one sample of `count` gates takes."""
+        """The random numbers that one sample of `count` gates takes; zeros by default."""
+        return torch.zeros(count)
 
-    @abstractmethod
     def sample(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        """Gates in [0, 1] for given noise, entry by entry, differentiable in the logits."""
+        """Gates in [0, 1] for given noise, entry by entry, differentiable in the logits.
+
+        Noise of plus infinity must give a gate of exactly 1, whose gradient is zero: that is how warm-up works.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has gates, so it must define sample().")
 
     def is_open(self, logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        """Which gates of a sample are not exactly 0, or have a gradient although they are: a slice that takes part."""
+        """Which slices take part in a sample: their gates are not exactly 0, or have a gradient nevertheless."""
         return self.sample(logits, noise, temperature) != 0.0
 
-    @abstractmethod
     def probability(self, logits: Tensor) -> Tensor:
-        """How probable it is that each gate is open: what the penalty charges for."""
+        """The probability that each gate is open, which the penalty charges for; 1 by default."""
+        return torch.ones_like(logits)
 
-    @abstractmethod
     def keep(self, logits: Tensor) -> Tensor:
-        """Which slices of one bond are kept."""
+        """Which slices of one bond are kept, as a vector of booleans; all of them by default."""
+        return torch.ones_like(logits, dtype=torch.bool)
 
-    @abstractmethod
+    def keep_all(self, logits: Sequence[Tensor], costs: Sequence[float]) -> list[Tensor]:
+        """Which slices of each bond of a layer are kept; by default `keep` decides bond by bond.
+
+        Override it for a rule that weighs bonds against each other, such as one budget for a whole layer.
+
+        Args:
+            logits: The logits of each bond, in the graph's order.
+            costs: What one slice of each bond costs while all other slices are there, in the unit of `price`: 1 for
+                `"uniform"`, multiply-adds for `"macs"`, otherwise parameters.
+
+        Returns:
+            A vector of booleans for each bond.
+        """
+        return [self.keep(one) for one in logits]
+
     def charge(self, cost: Tensor, probability: Tensor) -> Tensor:
-        """The penalty in nats for a layer whose open gates are expected to cost `cost` slices of average price."""
+        """The penalty of a layer in nats, a scalar; 0 by default.
+
+        Args:
+            cost: The expected cost of the open slices, in slices of average price (for `"bic"`, in parameters).
+            probability: The probability that each gate is open, all bonds in one vector.
+        """
+        return cost * 0.0
 
     @property
-    @abstractmethod
     def weight_decay(self) -> float:
-        """The factor of the sum of the cores' squared entries in the penalty: half the precision of their prior."""
+        """The factor of the cores' squared entries in the penalty, half their prior's precision; 0 by default."""
+        return 0.0
 
     def temperature_at(self, progress: float) -> float:
         """The temperature at a share of the decay, from 0 to 1 and beyond."""
         return 1.0
+
+    def sharpness_at(self, progress: float) -> float:
+        """The factor of the mean squared error in `tnmars.fit` at a share of the run, from 0 to 1."""
+        return 1.0
+
+    def for_samples(self, count: int) -> Selector:
+        """The same rule for `count` data; itself by default. `tnmars.fit` calls it with the number of entries."""
+        return self
 
     def settings(self) -> dict[str, Json]:
         """The settings as plain data, for specs and checkpoints."""
@@ -79,22 +145,55 @@ def _plain(value: Any) -> Json:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check(known: bool, text: str) -> None:
-    """Raises where a setting makes no sense."""
-    if not known:
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number, and not a boolean."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        return False
+
+
+def check(is_right: bool, text: str) -> None:
+    """Raises `TnmarsError` with this text if a setting is wrong."""
+    if not is_right:
         raise TnmarsError(text)
 
 
-def check_numbers(selector: Selector, *names: str) -> None:
-    """Raises where one of these settings is not a finite number."""
+def check_numbers(selector: Selector, *names: str, above: float | None = None, least: float | None = None) -> None:
+    """Raises `TnmarsError` if one of these settings is not a finite number within its bound."""
+    limit = f" above {above:g}" if above is not None else f", at least {least:g}" if least is not None else ""
     for name in names:
         value = getattr(selector, name)
-        known = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-        check(known, f"{name} is {value!r}; it is a number.")
+        is_right = is_number(value) and (above is None or value > above) and (least is None or value >= least)
+        check(is_right, f"{name} is {value!r}, but must be a number{limit}.")
 
 
-def check_count(selector: Selector, name: str) -> None:
-    """Raises where a setting is not a whole number from 0 on."""
+def check_count(selector: Selector, name: str, least: int = 0) -> None:
+    """Raises `TnmarsError` if a setting is not a whole number, or too small."""
     value = getattr(selector, name)
-    known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    check(known, f"{name} is {value!r}; it is a whole number from 0 on.")
+    is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    check(is_right, f"{name} is {value!r}, but must be a whole number, at least {least}.")
+
+
+def check_flags(selector: Selector, *names: str) -> None:
+    """Raises `TnmarsError` if one of these settings is not a boolean."""
+    for name in names:
+        value = getattr(selector, name)
+        check(isinstance(value, bool), f"{name} is {value!r}, but must be True or False.")
+
+
+def check_price(selector: Selector, prices: Sequence[str]) -> None:
+    """Raises `TnmarsError` if the price is not one of those that the selector knows."""
+    is_right = isinstance(selector.price, str) and selector.price in prices
+    known = f"one of {', '.join(prices)}" if len(prices) > 1 else f"'{prices[0]}'"
+    check(is_right, f"price is {selector.price!r}, but must be {known}.")
+
+
+def check_pair(selector: Selector, name: str, meaning: str) -> tuple[float, float]:
+    """The two numbers of a setting, stored as floats. Raises `TnmarsError` if it is something else."""
+    value = getattr(selector, name)
+    is_right = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(is_number, value))
+    check(is_right, f"{name} is {value!r}, but must be {meaning}.")
+    pair = (float(value[0]), float(value[1]))
+    object.__setattr__(selector, name, pair)
+    return pair

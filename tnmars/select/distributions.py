@@ -1,8 +1,8 @@
 """Gate distributions over one vector of logits: samples for given noise, probabilities, and the noise itself.
 
-Everything is a pure function of tensors; no graph, no layer and no random state is in sight. The noise is an argument,
-so that a forward pass draws nothing. Noise of plus infinity opens a gate whatever its logit, without a gradient: that
-is how warm-up works.
+Everything is a pure function of tensors and knows no graph, layer or random state. The noise is an argument, so that a
+forward pass draws nothing. Noise of plus infinity opens a gate whatever its logit, without a gradient: that is how
+warm-up works.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 GAMMA, ZETA = -0.1, 1.1
-"""The interval that a relaxed sample is stretched to before it is cut to [0, 1]: that of the MARS code."""
+"""The interval that a relaxed sample is stretched to before it is clipped to [0, 1]: the one of the MARS code."""
 
 
 def logistic_noise(uniform: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def logistic_noise(uniform: Tensor) -> Tensor:
 
 
 def hard_concrete(logits: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-    """A relaxed sample: sigmoid((logit + noise) / temperature), stretched and cut to [0, 1]; many are exactly 0 or 1.
+    """A relaxed sample: sigmoid((logit + noise) / temperature), stretched and clipped; many are exactly 0 or 1.
 
     >>> hard_concrete(torch.tensor([0.0, -9.0, 9.0]), torch.zeros(3), torch.tensor(0.1)).tolist()
     [0.5, 0.0, 1.0]
@@ -39,7 +39,7 @@ def hard_concrete_open(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def clipped_normal(means: Tensor, noise: Tensor, deviation: float) -> Tensor:
-    """A stochastic Gaussian gate: a normal sample cut to [0, 1]."""
+    """A stochastic Gaussian gate: a normal sample clipped to [0, 1]."""
     return torch.clamp(means + deviation * noise, 0.0, 1.0)
 
 
@@ -49,12 +49,12 @@ def clipped_normal_open(means: Tensor, deviation: float) -> Tensor:
 
 
 def straight_through(relaxed: Tensor) -> Tensor:
-    """0 or 1 forward, the relaxed sample's gradient backward."""
+    """0 or 1 in the forward pass, the relaxed sample's gradient in the backward pass."""
     return (relaxed > 0.5).to(relaxed.dtype) + (relaxed - relaxed.detach())
 
 
 def largest(scores: Tensor, threshold: float, least: int) -> Tensor:
-    """Which entries of one bond are above the threshold; where fewer are than `least`, the largest are taken.
+    """Which entries of one bond are above the threshold, or among the `least` largest.
 
     >>> largest(torch.tensor([-3.0, -1.0, 2.0]), 0.0, 2).tolist()
     [False, True, True]

@@ -11,10 +11,10 @@ A file with one mistake should give one message, a file with two mistakes two. F
 Reading continues with what it has: size 1 for `i`, which is noted as *guessed* at `("modes", "in", "i")`, and core `B`
 without its second edge, noted as *lost* at `("cores", "B", 1)`. The rules then complain twice more:
 
-- "features 'in' is 7, but the modes hold only 1." It compares numbers, and a number was guessed: not reported.
-- "mode 'o' is declared, but no core lists it." It rests on what cores list, and an edge was lost: not reported.
+- "features 'in' is 7, but the modes hold only 1." This compares numbers, and one of them was guessed.
+- "mode 'o' is declared, but no core lists it." This rests on what the cores list, and an edge of a core was lost.
 
-So the file gives two messages, one for each line that is wrong.
+Neither is reported. So the file gives two messages, one for each line that is wrong.
 """
 
 from __future__ import annotations

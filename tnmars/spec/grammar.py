@@ -37,12 +37,12 @@ class ListOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Items):
-            text = f"{label(path)} is {describe(node)}, which is not a list."
+            text = f"{label(path)} is {describe(node)}, but must be a list."
             return into.lose(node, path, text, f"Write {self.example}.")
         if not self.least <= len(node.nodes) <= self.most:
             span = f"{self.least} to {self.most}" if self.most < 10_000 else f"at least {self.least}"
             count = "1 entry" if len(node.nodes) == 1 else f"{len(node.nodes):,} entries"
-            into.lose(node, path, f"{label(path)} has {count}; it takes {span}.", "Add or remove some.")
+            into.lose(node, path, f"{label(path)} has {count}, but must have {span}.", "Add or remove some.")
         values: list[object] = []
         for at, entry in enumerate(node.nodes):
             value = self.item.read(entry, (*path, at), into)
@@ -90,11 +90,11 @@ class TableOf(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            text = f"{label(path)} is {describe(node)}, which is not a table."
+            text = f"{label(path)} is {describe(node)}, but must be a table."
             return into.lose(node, path, text, f"Write {self.example}.")
         into.lose_gaps(node, path)
         if len(node.entries) < self.least and not node.gaps:
-            into.lose(node, path, f"{label(path)} is empty; it takes at least one {self.what}.", "Add one.")
+            into.lose(node, path, f"{label(path)} is empty, but must have at least one {self.what}.", "Add one.")
         found = {}
         for key, (key_node, value_node) in node.entries.items():
             named = is_identifier(key)
@@ -150,7 +150,7 @@ class Record(Shape):
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Table):
-            text = f"{label(path)} is {describe(node)}, which is not a table."
+            text = f"{label(path)} is {describe(node)}, but must be a table."
             return into.lose(node, path, text, f"Write {self.example}.")
         into.lose_gaps(node, path)
         known = {entry.key: entry for entry in self.fields}

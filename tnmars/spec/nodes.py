@@ -80,9 +80,9 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
         place = min(place, _place_after(text))  # libyaml takes the end of the text to be a line of its own
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        hint = "Mind indents, colons, brackets and quotes"
+        hint = "Check the indents, colons, brackets and quotes"
         start = error.context_mark
-        hint += f", from line {start.line + 1} on." if start and start.line + 1 < place.line else "."
+        hint += f", starting at line {start.line + 1}." if start and start.line + 1 < place.line else "."
         if _is_tab(text, place):
             hint = "Use spaces to indent, not tabs."
         raise TextError(Problem(f"not valid YAML: {what}.", hint, place=place)) from None
@@ -129,7 +129,9 @@ def _decode(data: bytes) -> str:
     for at, line in enumerate(_DIRECTIVE.finditer(text)):
         if at == MAX_DIRECTIVES:
             place = _place_after(text[: line.start()])
-            raise TextError(Problem(f"over {MAX_DIRECTIVES} lines start with '%'.", "A spec needs none.", place=place))
+            raise TextError(
+                Problem(f"over {MAX_DIRECTIVES} lines start with '%'.", "A spec does not need any.", place=place)
+            )
     return text
 
 
@@ -232,7 +234,7 @@ class _Open:
             first = table.entries[key.text][0].place
             problems.append(
                 Problem(
-                    f"key '{shorten(key.text)}' stands here for the second time; the first is on line {first.line}.",
+                    f"key '{shorten(key.text)}' is given twice; the first is on line {first.line}.",
                     "Remove or rename one of them.",
                     place=key.place,
                 )

@@ -202,8 +202,8 @@ def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[s
     ordered = sorted(dict.fromkeys(located), key=_place)
     rest = ordered[rules.MAX_PROBLEMS :]
     if rest:
-        text = f"and {plural(len(rest), 'more problem')}, from here on."
-        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Mend the ones above first.", place=_place(rest[0]))]
+        text = f"and {plural(len(rest), 'more problem')} after this line."
+        ordered[rules.MAX_PROBLEMS :] = [Problem(text, "Fix the ones above first.", place=_place(rest[0]))]
     return Spec(None, tuple(ordered), into.places)
 
 
@@ -299,9 +299,9 @@ def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, st
         parts += (copies or 1) * (len(term.bonds) + len(term.cores))
         axes += (copies or 1) * sum(len(core.edges) for core in term.cores)
         if parts > rules.MAX_PARTS or axes > MAX_AXES:
-            text = f"the graph would have {parts:,} bonds and cores; at most {rules.MAX_PARTS:,} are allowed."
+            text = f"the graph would have {parts:,} bonds and cores, but must have at most {rules.MAX_PARTS:,}."
             if parts <= rules.MAX_PARTS:
-                text = f"the cores of the graph would have {axes:,} axes in all; at most {MAX_AXES:,} are allowed."
+                text = f"the cores of the graph would have {axes:,} axes in all, but must have at most {MAX_AXES:,}."
             raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
         if copies is None:
             terms.append(term)

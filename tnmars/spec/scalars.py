@@ -29,12 +29,14 @@ class Whole(Shape):
         if is_int(value, self.least, self.most):
             return value
         hint = self.fix or _number_hint(node) or into.no_parameter(node) or f"Write {self.example}."
-        return into.guess(node, path, f"{label(path)} is {describe(node)}, which is {self._wrong(value)}.", hint)
+        return into.guess(node, path, f"{label(path)} is {describe(node)}, {self._wrong(value)}.", hint)
 
     def _wrong(self, value: object) -> str:
         if not is_int(value):
-            return "not a whole number"
-        return f"not {self.least}" if self.least == self.most else "too small" if value < self.least else "too large"
+            return "but must be a whole number"
+        if self.least == self.most:
+            return f"but must be {self.least}"
+        return "which is too small" if value < self.least else "which is too large"
 
     @property
     def example(self) -> str:
@@ -49,7 +51,7 @@ class Size(Whole):
     """A whole number, or the name of a parameter."""
 
     def _wrong(self, value: object) -> str:
-        return "not a size"
+        return "but must be a size"
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Scalar) or not isinstance(constant(node), str) or not is_identifier(node.text):
@@ -64,7 +66,7 @@ class Size(Whole):
         into.used.add(meant)
         hint = f"Parameters: {listing(list(into.params))}.{did_you_mean(meant)}"
         return into.guess(
-            node, path, f"{label(path)} is '{node.text}', which is neither a number nor a parameter.", hint
+            node, path, f"{label(path)} is '{node.text}', but must be a number or the name of a parameter.", hint
         )
 
     @property
@@ -104,7 +106,7 @@ class Flag(Shape):
         value = constant(node) if isinstance(node, Scalar) else BAD
         if isinstance(value, bool):
             return value
-        text = f"{label(path)} is {describe(node)}, which is neither true nor false."
+        text = f"{label(path)} is {describe(node)}, but must be true or false."
         into.report(node, path, text, into.no_parameter(node) or _flag_hint(node))
         return BAD
 
@@ -133,7 +135,7 @@ class Text(Shape):
         if isinstance(value, str) and len(value) <= self.most and re.fullmatch(_PRINTABLE, value):
             return value
         hint = f"Write one line of 1 to {self.most} printable characters, in quotes if YAML reads it as something else."
-        into.report(node, path, f"{label(path)} is {describe(node)}, which is not a line of text.", hint)
+        into.report(node, path, f"{label(path)} is {describe(node)}, but must be a line of text.", hint)
         return BAD
 
     def schema(self) -> Schema:
@@ -151,7 +153,7 @@ class Name(Shape):
         hint = NAME_RULE
         if isinstance(node, Scalar) and is_identifier(node.text):
             hint = f'YAML reads this word as a value: put it in quotes, "{node.text}".'
-        return into.lose(node, path, f"{label(path)} is {describe(node)}, which is not a name.", hint)
+        return into.lose(node, path, f"{label(path)} is {describe(node)}, but must be a name.", hint)
 
     def schema(self) -> Schema:
         return {"type": "string", "pattern": f"^{IDENTIFIER}{END}"}
@@ -169,7 +171,7 @@ class AxisName(Shape):
         return into.lose(
             node,
             path,
-            f"{label(path)} is {describe(node)}, which is not an axis.",
+            f"{label(path)} is {describe(node)}, but must be an axis.",
             "Write a name, or several names in brackets to flatten them: (i1 i2).",
         )
 

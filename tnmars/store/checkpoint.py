@@ -22,7 +22,7 @@ from tnmars.files import previous as previous_of
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
 from tnmars.store import optimizer as optimizers
-from tnmars.store.container import Container, damage, read, write
+from tnmars.store.container import Container, is_whole, read, write
 from tnmars.store.model import MODEL, contents, prepare, stored
 from tnmars.store.plain import decode, encode
 from tnmars.training.schedule import MaskSchedule
@@ -78,20 +78,12 @@ def save_checkpoint(
     named |= {f"{OPTIMIZER}{key}": value for key, value in held.items()}
     named[TORCH] = torch.get_rng_state()
     if is_first_rank():
-        write(path, Container(header, named), keep_previous=_is_whole(Path(path)))
+        write(path, Container(header, named), keep_previous=is_whole(path))
         clear_abandoned(path)
 
 
 def _scheduler(lr_scheduler: HasState) -> dict[str, Any]:
     return {"kind": type(lr_scheduler).__name__, "state": encode(lr_scheduler.state_dict(), "lr_scheduler")}
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether there is a file without damage: one with damage never takes the previous one's place."""
-    try:
-        return not damage(path.read_bytes())
-    except OSError:
-        return False
 
 
 def _random_states() -> dict[str, Any]:
@@ -159,7 +151,7 @@ def _read(source: Path, path: Path) -> Container:
 def _way_out(source: Path, path: Path) -> str:
     """What to do about a file that cannot be read."""
     other = path if source != path else previous_of(path)
-    if not _is_whole(other):
+    if not is_whole(other):
         return f"There is no other: {other} {'is damaged too' if other.exists() else 'does not exist'}."
     what = "The previous checkpoint is there and whole" if other != path else "The last checkpoint is there and whole"
     call = f"load_checkpoint({str(path)!r}, ...{', previous=True' if other != path else ''})"
@@ -190,7 +182,7 @@ def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:
 def _set_random_states(states: Mapping[str, Any], generator: Tensor) -> None:
     random.setstate(decode(states["python"]))
     numpy.random.set_state(_arrays(decode(states["numpy"])))
-    torch.set_rng_state(generator)
+    torch.set_rng_state(generator.clone())  # torch casts it: a view at an odd address would crash the process
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, Any]:

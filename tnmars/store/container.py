@@ -1,22 +1,25 @@
 """Tensors and a header of plain data in one safetensors file, with a digest over all its bytes.
 
-The digest stands at a fixed place of the header and counts as zeros in itself, so every byte of the file is covered.
-A read checks it before anything else is looked at. Nothing here knows what the tensors mean.
+The digest stands at a fixed place of the header and counts as zeros in itself, so it covers every byte of the file. A
+read checks it before it looks at anything else. This module does not know what the tensors mean.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import safetensors.torch
+import numpy
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
@@ -40,13 +43,26 @@ DTYPES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
+KINDS = {name: kind for kind, name in DTYPES.items()}
+METADATA = "__metadata__"
 START = b'{"__metadata__":{"tnmars.digest":"'
 MIDDLE = b'","tnmars.bytes":"'
 DIGITS, LENGTH = 64, 16
 """The letters of a digest, and the digits of the file's length after it."""
 DIGEST = 8 + len(START)
-"""Where the digest starts: the length of the header, in eight bytes, is before it."""
+"""Where the digest starts: after the header's length, which takes eight bytes."""
 SIZE = DIGEST + DIGITS + len(MIDDLE)
+"""Where the file's length starts."""
+END = SIZE + LENGTH
+PIECE = 2**20
+"""The bytes that are read at a time to check a file."""
+
+Buffer = bytes | memoryview
+Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, and the times of the last write and of the last change of any kind."""
+
+_written: dict[str, Stamp] = {}
+"""What the system said about the files that this process wrote, right afterwards; see `is_whole`."""
 
 
 @dataclass(frozen=True)
@@ -63,33 +79,51 @@ class Container:
 
 
 def write(path: str | Path, held: Container, *, keep_previous: bool = False) -> None:
-    """Writes a file that is whole or not there. Raises `TnmarsError` where a tensor or the file cannot be written."""
+    """Writes a file that is whole or not there, in one pass over its tensors.
+
+    The digest is known only at the end, so it is put into the header then. Raises `TnmarsError` if a tensor or the
+    file cannot be written.
+    """
     stored, shared = _once(held.tensors)
     names = sorted(stored, key=lambda name: (-stored[name].element_size(), name))
-    ends = list(accumulate((_bytes(stored[name]) for name in names), initial=0))
-    table: dict[str, Any] = {
-        name: {"dtype": _dtype(name, stored[name]), "shape": list(stored[name].shape), "data_offsets": [start, end]}
-        for name, start, end in zip(names, ends, ends[1:], strict=False)
-    }
-    about = json.dumps({"version": VERSION, "shared": shared, **held.header})
-    rest = f'"tnmars":{json.dumps(about)}}},{json.dumps(table)[1:]}' if table else f'"tnmars":{json.dumps(about)}}}}}'
-    text = rest.encode()
-    room = len(START) + DIGITS + len(MIDDLE) + LENGTH + len(b'",')
-    text += b" " * (-(room + len(text)) % 8)
-    header = room + len(text)
-    size = b"%0*d" % (LENGTH, 8 + header + ends[-1])
-    head = [header.to_bytes(8, "little"), START, b"0" * DIGITS, MIDDLE, size, b'",', text]
-    digest = hashlib.sha256(b"".join(head))
-    for name in names:
-        digest.update(_raw(stored[name]))
-    head[2] = digest.hexdigest().encode()
+    head, size = _head(held.header, {name: stored[name] for name in names}, shared)
+    digest = hashlib.sha256()
+    stamped = 0
 
-    def pieces() -> Iterator[bytes | memoryview]:
-        yield b"".join(head)
+    def pieces() -> Iterator[Buffer]:
+        digest.update(head)
+        yield head
         for name in names:
-            yield _raw(stored[name])
+            data = _raw(stored[name])
+            digest.update(data)
+            yield data
 
-    write_bytes(path, pieces(), keep_previous=keep_previous)
+    def finish(stream: BinaryIO) -> None:
+        nonlocal stamped
+        stream.seek(DIGEST)
+        stream.write(digest.hexdigest().encode())
+        stream.flush()
+        stamped = _stamp(stream)
+
+    write_bytes(path, pieces(), keep_previous=keep_previous, finish=finish)
+    _remember(path, size, stamped)
+
+
+def _head(header: Mapping[str, Any], stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> tuple[bytes, int]:
+    """Everything before the tensors, with zeros for the digest; and the size of the whole file."""
+    ends = list(accumulate(map(_bytes, stored.values()), initial=0))
+    about = json.dumps({"version": VERSION, "shared": shared, **header})
+    table: dict[str, Any] = {
+        METADATA: {"tnmars.digest": "0" * DIGITS, "tnmars.bytes": "0" * LENGTH, "tnmars": about},
+    }
+    for name, start, end in zip(stored, ends, ends[1:], strict=False):
+        value = stored[name]
+        table[name] = {"dtype": _dtype(name, value), "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    size = 8 + len(text) + ends[-1]
+    head = len(text).to_bytes(8, "little") + text
+    return head[:SIZE] + b"%0*d" % (LENGTH, size) + head[END:], size
 
 
 def _once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -106,6 +140,8 @@ def _once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def _dtype(name: str, value: Tensor) -> str:
+    if name == METADATA:
+        raise TnmarsError(f"tensor '{name}' has a name that the file format reserves, so it cannot be saved.")
     if value.dtype not in DTYPES or value.is_meta or value.layout is not torch.strided:
         what = "on the meta device" if value.is_meta else f"of type {value.dtype}, {value.layout}"
         raise TnmarsError(f"tensor '{name}' is {what}, which cannot be saved.")
@@ -116,55 +152,122 @@ def _bytes(value: Tensor) -> int:
     return value.numel() * value.element_size()
 
 
-def _raw(value: Tensor) -> bytes | memoryview:
+def _raw(value: Tensor) -> Buffer:
     """The bytes of a tensor, row-major."""
     flat = value.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
+def _stamp(stream: BinaryIO) -> int:
+    """Sets the time of a file's last write to this nanosecond, and returns it; 0 if the system cannot.
+
+    The system itself notes times by a clock of some milliseconds. So every later write, however soon, changes it.
+    """
+    now = time.time_ns()
+    if os.utime not in os.supports_fd:
+        return 0
+    os.utime(stream.fileno(), ns=(now, now))
+    return now
+
+
+def _remember(path: str | Path, size: int, stamped: int) -> None:
+    """Notes what the system says about a file that was just written, if it keeps times to the nanosecond."""
+    _written.pop(str(Path(path).absolute()), None)
+    stamp = _stamp_of(path)
+    if stamp is not None and stamped % 1000 and stamp[2:4] == (size, stamped):
+        _written[str(Path(path).absolute())] = stamp
+
+
+def _stamp_of(path: str | Path) -> Stamp | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def is_whole(path: str | Path) -> bool:
+    """Whether there is a file without damage.
+
+    A file that this process wrote, and that nobody has written, replaced or touched since, is not read again.
+    """
+    known = _written.get(str(Path(path).absolute()))
+    if known is not None and known == _stamp_of(path):
+        return True
+    try:
+        with Path(path).open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            return not _damage(stream.read(END), size, iter(partial(stream.read, PIECE), b""))
+    except OSError:
+        return False
+
+
 def read(path: str | Path) -> Container:
-    """What a file holds. Raises `CheckpointError` where it cannot be read, is damaged, or is not one of tnmars."""
-    data = verified(path)
+    """What a file holds. Raises `CheckpointError` if it cannot be read, is damaged, or was not written by tnmars.
+
+    All tensors are views of one buffer, the bytes of the file, so that nothing is in memory twice.
+    """
+    data = _verified(path)
     try:
         length = int.from_bytes(data[:8], "little")
-        about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["tnmars"])
-        tensors = safetensors.torch.load(data)
+        table = json.loads(bytes(data[8 : 8 + length]))
+        about = json.loads(table.pop(METADATA)["tnmars"])
+        values = torch.from_numpy(data[8 + length :])
+        tensors = {name: _view(values, **entry) for name, entry in table.items()}
         if about["version"] == VERSION:
             tensors |= {name: tensors[other] for name, other in about.pop("shared").items()}
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
         raise CheckpointError(f"{path}: is not a file that tnmars wrote: {type(error).__name__} {error}.") from None
     if about["version"] != VERSION:
-        text = f"{path}: has version {about['version']!r} of the format; this tnmars reads version {VERSION}."
+        text = f"{path}: has version {about['version']!r} of the format, but this tnmars reads version {VERSION}."
         raise CheckpointError(Problem(text, "Read it with the tnmars that wrote it, or a newer one."))
     return Container(about, dict(sorted(tensors.items())))
 
 
-def verified(path: str | Path) -> bytes:
+def _view(values: Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+    """One tensor of a file."""
+    start, end = data_offsets
+    kind = KINDS[dtype]
+    is_inside = 0 <= start <= end <= values.numel() and min(shape, default=0) >= 0
+    if not is_inside or prod(shape) * kind.itemsize != end - start:
+        raise ValueError(f"shape {shape} of {dtype} at {data_offsets}")
+    return values[start:end].view(kind).reshape(shape)
+
+
+def _verified(path: str | Path) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
     """The bytes of a file, once its digest is checked. Raises `CheckpointError`."""
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as stream:
+            data = numpy.empty(os.fstat(stream.fileno()).st_size, dtype=numpy.uint8)
+            filled = 0
+            while count := stream.readinto(data[filled:].data):
+                filled += count
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    wrong = damage(data)
+    wrong = damage(data[:filled].data)
     if wrong:
         raise CheckpointError(f"{path}: {wrong}")
     return data
 
 
-def damage(data: bytes) -> str:
+def damage(data: Buffer) -> str:
     """What is wrong with the bytes of a file, or nothing."""
-    end = SIZE + LENGTH
-    if len(data) < end:
-        return f"is damaged: it has {len(data):,} bytes, too few for a file that tnmars wrote."
-    if data[8:DIGEST] != START or data[DIGEST + DIGITS : SIZE] != MIDDLE:
+    return _damage(bytes(data[:END]), len(data), [memoryview(data)[END:]])
+
+
+def _damage(head: bytes, count: int, rest: Iterable[Buffer]) -> str:
+    """The same for a file of `count` bytes: its first ones, and all others in pieces."""
+    if len(head) < END:
+        return f"is damaged: it has {count:,} bytes, too few for a file that tnmars wrote."
+    if head[8:DIGEST] != START or head[DIGEST + DIGITS : SIZE] != MIDDLE:
         return "is not a file that tnmars wrote, or its first bytes are damaged."
-    size = data[SIZE:end]
-    if size != b"%0*d" % (LENGTH, len(data)):
+    size = head[SIZE:END]
+    if size != b"%0*d" % (LENGTH, count):
         said = f"{int(size):,}" if size.isdigit() else "another number"
-        return f"is damaged: it has {len(data):,} bytes, but says that {said} were written."
-    digest = hashlib.sha256(data[:DIGEST])
-    digest.update(b"0" * DIGITS)
-    digest.update(memoryview(data)[DIGEST + DIGITS :])
-    if digest.hexdigest().encode() != data[DIGEST : DIGEST + DIGITS]:
+        return f"is damaged: it has {count:,} bytes, but says that {said} were written."
+    digest = hashlib.sha256(head[:DIGEST] + b"0" * DIGITS + head[DIGEST + DIGITS :])
+    for piece in rest:
+        digest.update(piece)
+    if digest.hexdigest().encode() != head[DIGEST : DIGEST + DIGITS]:
         return "is damaged: its bytes do not have the digest (sha256) that it was written with."
     return ""

@@ -241,22 +241,27 @@ class Loading:
 
 def _put(layer: nn.Module, key: str, found: Tensor, place: dict[int, nn.Parameter]) -> None:
     """Sets a parameter or buffer of a layer: the one that stands for a tensor of the file, or a new one."""
-    *path, last = key.split(".")
-    owner = layer
-    for part in path:
-        inner = owner._modules[part]
-        assert inner is not None
-        owner = inner
-    value = owner._parameters.get(last)
+    module, last = owner(layer, key)
+    value = module._parameters.get(last)
     if value is None:
-        buffer = owner._buffers[last]
+        buffer = module._buffers[last]
         assert buffer is not None
-        owner._buffers[last] = buffer.to(found.dtype)
+        module._buffers[last] = buffer.to(found.dtype)
         return
     if id(found) not in place:
         place[id(found)] = nn.Parameter(torch.empty_like(value, dtype=found.dtype))
     place[id(found)].requires_grad_(value.requires_grad)
-    owner._parameters[last] = place[id(found)]
+    module._parameters[last] = place[id(found)]
+
+
+def owner(layer: nn.Module, key: str) -> tuple[nn.Module, str]:
+    """The module that holds a parameter or buffer of a layer, and its name there. A core may be called `forward`."""
+    *path, last = key.split(".")
+    for part in path:
+        inner = layer._modules[part]
+        assert inner is not None
+        layer = inner
+    return layer, last
 
 
 def _become_(old: TNModule, new: TNModule) -> None:

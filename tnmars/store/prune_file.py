@@ -1,4 +1,4 @@
-"""Pruning of a model in a file, without the user's classes: its compiled layers are cut, all else stays as it is."""
+"""Pruning of a model in a file, without the user's classes: compiled layers are cut, everything else stays as it is."""
 
 from __future__ import annotations
 
@@ -8,69 +8,89 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.difference import Difference, difference
 from tnmars.layer.module import TNModule
-from tnmars.pruning.prune_model import prune
+from tnmars.pruning.prune_model import LayerCut, apply, layer_keep
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
-from tnmars.store.model import Stored, stored
+from tnmars.store.model import Stored, owner, stored
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-"""What is not taken over from a layer's name into that of a file."""
+"""The letters of a layer's name that are replaced in the name of a file."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A layer that was pruned."""
+class PrunedLayer:
+    """A layer of a file after pruning."""
 
     name: str
     graph: Graph
     difference: Difference
 
 
-def prune_file(source: str | Path, target: str | Path) -> list[Cut]:
-    """Writes the model of a saved file or a checkpoint with its gated layers pruned. Returns what was done to them.
+def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
+    """Writes the model of a saved file or a checkpoint with its gated layers pruned, and returns those layers.
 
-    A step that a checkpoint's schedule has counted is noted in the pruned graphs' origin.
+    The step that a checkpoint's schedule has reached is noted in the pruned graphs' origin. Cores that layers share
+    stay shared. Raises `TnmarsError`, before anything is written, if no layer has gates, or as `tnmars.prune` does.
     """
     held = read(source)
     model = stored(held)
-    if not any(entry["gates"] for entry in model.layers):
-        fix = "Only layers that were compiled with a selector, and not pruned yet, have some."
+    gated = [entry for entry in model.layers if entry["gates"]]
+    if not gated:
+        fix = "Only layers that were compiled with a selector, and are not pruned yet, have gates."
         raise TnmarsError(Problem(f"{source}: no layer has gates, so there is nothing to prune.", fix))
     schedule = held.header.get("schedule")
+    step = schedule["steps"] if schedule else None
+    shared: dict[int, nn.Parameter] = {}
+    layers = {entry["names"][0]: built(model, entry, shared) for entry in gated}
+    before = {name: layer.graph for name, layer in layers.items()}
+    cuts = [LayerCut(layer, name, layer_keep(layer), step, False, True) for name, layer in layers.items()]
+    apply(cuts, _outside(model, gated, shared))
     tensors = dict(model.tensors)
-    entries, cuts = [], []
-    for entry in model.layers:
-        if not entry["gates"]:
-            entries.append(entry)
-            continue
-        layer = built(model, entry)
-        small = prune(layer, step=schedule["steps"] if schedule else None)
-        assert isinstance(small, TNModule)
-        entries.append({"names": entry["names"], **record.to_json(small)})
-        _exchange(tensors, entry["names"], small.state_dict(keep_vars=True))
-        cuts.append(Cut(entry["names"][0], small.graph, difference(layer.graph, small.graph)))
+    for entry in gated:
+        _exchange(tensors, entry["names"], layers[entry["names"][0]].state_dict(keep_vars=True))
+    entries = [
+        {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry["gates"] else entry
+        for entry in model.layers
+    ]
     write(target, Container({"kind": "model", "layers": entries}, tensors))
-    return cuts
+    return [PrunedLayer(name, layer.graph, difference(before[name], layer.graph)) for name, layer in layers.items()]
 
 
-def built(model: Stored, entry: Mapping[str, Any]) -> TNModule:
-    """A layer of a file, by itself."""
+def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Parameter] | None = None) -> TNModule:
+    """A layer of a file, by itself.
+
+    Layers that are built with the same `shared` share the parameters that are one tensor in the file, by its `id`.
+    """
+    held = model.of(entry)
     try:
         layer = record.from_json(entry)
-        layer.load_state_dict(model.of(entry), strict=True, assign=True)
+        layer.load_state_dict({name: value.clone() for name, value in held.items()}, strict=True, assign=True)
     except (TnmarsError, RuntimeError) as error:
         raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None
+    if shared is not None:
+        for name, value in dict(layer.named_parameters(remove_duplicate=False)).items():
+            place, key = owner(layer, name)
+            place._parameters[key] = shared.setdefault(id(held[name]), value)
     return layer
 
 
+def _outside(
+    model: Stored, gated: Sequence[Mapping[str, Any]], shared: Mapping[int, nn.Parameter]
+) -> dict[nn.Parameter, str]:
+    """The parameters of gated layers that other parts of the model have too, with their names there."""
+    prefixes = tuple(f"{name}." if name else "" for entry in gated for name in entry["names"])
+    others = {name: value for name, value in model.tensors.items() if not name.startswith(prefixes)}
+    return {shared[id(value)]: name for name, value in others.items() if id(value) in shared}
+
+
 def _exchange(tensors: dict[str, Tensor], names: list[str], state: Mapping[str, Tensor]) -> None:
-    """Puts the tensors of a layer in the place of those it had, under each of its names."""
+    """Replaces the tensors of a layer under each of its names."""
     for name in names:
         prefix = f"{name}." if name else ""
         for key in [key for key in tensors if key.startswith(prefix)]:
@@ -78,15 +98,15 @@ def _exchange(tensors: dict[str, Tensor], names: list[str], state: Mapping[str, 
         tensors.update({f"{prefix}{key}": value for key, value in state.items()})
 
 
-def spec_paths(cuts: Sequence[Cut], path: str | Path) -> dict[str, Path]:
+def spec_paths(layers: Sequence[PrunedLayer], path: str | Path) -> dict[str, Path]:
     """Where the graph of each layer is written: the path itself for one layer, with the layer's name for several."""
     base = Path(path)
-    if len(cuts) == 1:
-        return {cuts[0].name: base}
-    found: dict[str, Path] = {}
-    for cut in cuts:
-        name = f"{base.stem}.{_UNSAFE.sub('_', cut.name)}"
-        while base.with_name(f"{name}{base.suffix}") in found.values():
+    if len(layers) == 1:
+        return {layers[0].name: base}
+    paths: dict[str, Path] = {}
+    for layer in layers:
+        name = f"{base.stem}.{_UNSAFE.sub('_', layer.name)}"
+        while base.with_name(f"{name}{base.suffix}") in paths.values():
             name += "_"
-        found[cut.name] = base.with_name(f"{name}{base.suffix}")
-    return found
+        paths[layer.name] = base.with_name(f"{name}{base.suffix}")
+    return paths

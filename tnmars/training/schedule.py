@@ -1,7 +1,8 @@
 """The schedule of masks: warm-up, temperature, and the noise of each step, for all layers of a model at once.
 
-It is used like a learning-rate scheduler, `schedule.step()` after each step of the optimiser. The noise of a step
-depends on the seed and the number of the step alone, so it is the same on every rank and after a resume.
+It is used like a learning-rate scheduler: call `schedule.step()` after each step of the optimizer. The noise of a
+layer depends only on the seed, the step and the layer's name in the unwrapped model. So it is the same on every rank,
+after a resume, and under any of torch's wrappers (DDP, FSDP, `torch.compile`, activation checkpoints).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from zlib import crc32
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
@@ -21,6 +24,12 @@ from tnmars.layer.module import layers
 
 UNMOVED = 100
 """After how many steps beyond warm-up a gate should have moved."""
+
+
+WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+"""Wrappers that hold a model as `module`; a module of the user's own may have that name too."""
+WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""The names that torch's other wrappers hold a model under."""
 
 
 class MaskSchedule:
@@ -112,7 +121,7 @@ class MaskSchedule:
         """Sets the buffers of every layer for the coming step; the noise of one does not depend on the others."""
         for name, layer in layers(self.model):
             if layer.masks is not None:
-                noise = layer.masks.selector.noise(int(layer.masks.drawn), self._random(name))
+                noise = layer.masks.selector.noise(int(layer.masks.drawn), self._random(unwrapped(self.model, name)))
                 temperature = layer.masks.selector.temperature_at(self.progress)
                 layer.masks.redraw_(noise, temperature, is_warm=self.is_warm)
 
@@ -140,6 +149,22 @@ class MaskSchedule:
     def _logits(self) -> Tensor:
         found = [whole(value.detach()).reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
         return torch.cat(found).clone() if found else torch.zeros(0)
+
+
+def unwrapped(model: nn.Module, name: str) -> str:
+    """The name that a module of a model would have if neither the model nor a part of it were wrapped.
+
+    >>> unwrapped(DataParallel(nn.Sequential(nn.ReLU())), "module.0")
+    '0'
+    """
+    kept: list[str] = []
+    owner: nn.Module | None = model
+    for part in name.split(".") if name else []:
+        assert owner is not None
+        if part not in WRAPPED and not (part == "module" and isinstance(owner, WRAPPERS)):
+            kept.append(part)
+        owner = owner._modules[part]
+    return ".".join(kept)
 
 
 def _shared_seed() -> int:
