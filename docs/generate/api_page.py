@@ -300,7 +300,7 @@ def lacks(name: str) -> list[str]:
 
 
 def _lacks(value: Any, found: Docstring) -> Iterator[str]:
-    if not re.search(r"[.:]$", found.summary):
+    if not re.search(r"[.:…]$", found.summary):
         yield "a first sentence"
     takes = [] if isinstance(value, ModuleType) or (inspect.isclass(value) and not is_called(value)) else _takes(value)
     args, attributes = found.entries("Args"), found.entries("Attributes")

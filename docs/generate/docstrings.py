@@ -31,7 +31,7 @@ class Docstring:
     sections: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, section: str) -> dict[str, str]:
-        """The entries of a section by name, each on one line; none where the section is prose.
+        """The entries of a section by name, each on one line; empty if the section is prose.
 
         >>> parse("A.\\n\\nArgs:\\n    x: One\\n        number.\\n    y, z: Others.\\n").entries("Args")
         {'x': 'One number.', 'y': 'Others.', 'z': 'Others.'}

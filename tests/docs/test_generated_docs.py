@@ -178,7 +178,6 @@ def test_defaults_are_shown() -> None:
 
 PUBLIC = [name for name in tnmars.__all__ if name != "__version__"]
 INCOMPLETE = {
-    "compile",
     "Builder",
     "network",
     "CheckpointError",
@@ -199,17 +198,9 @@ INCOMPLETE = {
     "factor_up",
     "TNModule",
     "CostModel",
-    "keep",
-    "prune",
-    "prune_",
     "ShutSlices",
     "report",
     "summary",
-    "Annealed",
-    "Fixed",
-    "GaussianGates",
-    "Mars",
-    "Selector",
     "export_onnx",
     "write_source",
     "cached",
@@ -226,7 +217,6 @@ INCOMPLETE = {
     "param_groups",
     "penalty",
     "MaskSchedule",
-    "draw",
     "families",
     "lint",
     "spec",
