@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
 from tnmars.graph import Core, Edge, Graph, Role, Term
+from tnmars.layer.forward import example_inputs
 from tnmars.reporting import collect
-from tnmars.timing.tuning import example_inputs
 
 TT = tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5)
 
