@@ -108,10 +108,12 @@ class SpecError(TnmarsError):
 
     Example:
         >>> import tnmars
-        >>> tnmars.loads("tnmars: 2", source="a.yaml")
-        Traceback (most recent call last):
-        tnmars.errors.SpecError: a.yaml:1:1: key 'kind' is missing in a spec.
-        ...
+        >>> try:
+        ...     tnmars.loads("tnmars: 2\\nkind: tensor\\nfamily: cp\\nrank: 2\\nfree: [4]")
+        ... except tnmars.SpecError as error:
+        ...     print(error)
+        <text>:1:9: 'tnmars' is '2', but must be 1.
+          This version of tnmars reads format 1: write 1.
     """
 
 
