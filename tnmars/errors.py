@@ -109,7 +109,7 @@ class SpecError(TnmarsError):
     Example:
         >>> import tnmars
         >>> try:
-        ...     tnmars.loads("tnmars: 2\\nkind: tensor\\nfamily: cp\\nrank: 2\\nfree: [4]")
+        ...     tnmars.loads("tnmars: 2\\nkind: tensor\\nfamily: cp\\nrank: 2\\nfree: [4, 5]")
         ... except tnmars.SpecError as error:
         ...     print(error)
         <text>:1:9: 'tnmars' is '2', but must be 1.
