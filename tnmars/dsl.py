@@ -33,20 +33,22 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
             `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond.
         bonds: One size for all bonds, or sizes by name, which then also sets the order of the bonds. With several
             terms, `"r"` means the bond of every term and `"t1.r"` that of one. Not needed if there are no bonds.
-        inputs: Input modes (role `in`) as sizes by name, or as a list of sizes, which are then named `i1`, `i2`, ...
-        outputs: Output modes (role `out`), in the same way (`o1`, ...).
-        lookup: Modes of an embedding's rows (`v1`, ...); their product is at least the vocabulary.
-        patch: Modes of input channels times taps (`p1`, ...), for a convolution that unfolds its input.
-        kernel: Modes of a convolution's taps (`k1`, ...), one per spatial axis, or several axes flattened.
-        free: Axes of a plain tensor (`n1`, ...).
-        features: Real sizes by role where the product of the modes is larger; the rest is padding: `{"in": 781}`.
-        vocab: The real number of rows of an embedding; by default the product of its lookup modes.
-        kernel_size: The taps along each spatial axis; needed with patch modes or without kernel modes.
-        shared: Modes that sit on several cores, each value selecting a slice of all of them.
-        arguments: For a map, the axes of each input: `{"x": "batch i"}`.
-        result: For a map, the axes of the output: `"batch o"`.
-        options: Options of the torch layer, such as `{"stride": 2}` or `{"bias": False}`.
-        name: A name for people; it does not count for equality.
+        weight: The modes and options of the weight:
+
+            - `inputs`: Input modes (role `in`) as sizes by name, or as a list of sizes, then named `i1`, `i2`, ...
+            - `outputs`: Output modes (role `out`), in the same way (`o1`, ...).
+            - `lookup`: Modes of an embedding's rows (`v1`, ...); their product is at least the vocabulary.
+            - `patch`: Modes of input channels times taps (`p1`, ...), for a convolution that unfolds its input.
+            - `kernel`: Modes of a convolution's taps (`k1`, ...), one per spatial axis, or several axes flattened.
+            - `free`: Axes of a plain tensor (`n1`, ...).
+            - `features`: Real sizes by role, if the modes' product is larger; the rest is padding: `{"in": 781}`.
+            - `vocab`: The real number of rows of an embedding; by default the product of its lookup modes.
+            - `kernel_size`: The taps along each spatial axis; needed with patch modes or without kernel modes.
+            - `shared`: Modes that sit on several cores, each value selecting a slice of all of them.
+            - `arguments`: For a map, the axes of each input: `{"x": "batch i"}`.
+            - `result`: For a map, the axes of the output: `"batch o"`.
+            - `options`: Options of the torch layer, such as `{"stride": 2}` or `{"bias": False}`.
+            - `name`: A name for people; it does not count for equality.
 
     Returns:
         The graph.
@@ -55,7 +57,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         GraphError: With every problem at once; for a mistake in `text`, with the column.
 
     Example:
-        >>> print(network("linear", "A[i,r] B[r,o]", inputs={"i": 8}, outputs={"o": 6}, bonds=2))
+        >>> modes = {"inputs": {"i": 8}, "outputs": {"o": 6}}
+        >>> print(network("linear", "A[i,r] B[r,o]", bonds=2, **modes))
         linear (unnamed): 8 -> 6
           in     i=8
           out    o=6
@@ -220,8 +223,8 @@ class Builder:
         weight: Any keyword of `network` that describes the weight; modes may be given here or with `mode`.
 
     Example:
-        >>> b = Builder("tensor", name="pair")
-        >>> graph = b.mode("free", a=4, b=5).bond(r=2).core("A", "a", "r").core("B", "r", "b").build()
+        >>> b = Builder("tensor").mode("free", a=4, b=5).bond(r=2)
+        >>> graph = b.core("A", "a", "r").core("B", "r", "b").build()
         >>> graph == network("tensor", "A[a,r] B[r,b]", free={"a": 4, "b": 5}, bonds=2)
         True
     """

@@ -31,7 +31,7 @@ class Problem:
         place: The line and column, if the value was read from a text.
 
     Example:
-        >>> problem = Problem("size 0 is too small.", "Sizes are at least 1.", path=("bonds", "r"))
+        >>> problem = Problem("size 0 is too small.", "Use 1.", path=("bonds", "r"))
         >>> problem.under("terms", "t1").path
         ('terms', 't1', 'bonds', 'r')
     """
@@ -108,10 +108,12 @@ class SpecError(TnmarsError):
 
     Example:
         >>> import tnmars
-        >>> tnmars.loads("tnmars: 2", source="a.yaml")
-        Traceback (most recent call last):
-        tnmars.errors.SpecError: a.yaml:1:1: key 'kind' is missing in a spec.
-        ...
+        >>> try:
+        ...     tnmars.loads("tnmars: 2\\nkind: tensor\\nfamily: cp\\nrank: 2\\nfree: [4, 5]")
+        ... except tnmars.SpecError as error:
+        ...     print(error)
+        <text>:1:9: 'tnmars' is '2', but must be 1.
+          This version of tnmars reads format 1: write 1.
     """
 
 
@@ -120,15 +122,27 @@ class ShapeError(TnmarsError):
 
     Example:
         >>> import tnmars, torch
-        >>> layer = tnmars.compile(tnmars.network("linear", "W[i,o]", inputs={"i": 4}, outputs={"o": 3}))
-        >>> layer(torch.ones(2, 5))
-        Traceback (most recent call last):
-        tnmars.errors.ShapeError: input has shape (2, 5), but the last axis should be 4 (modes i=4).
+        >>> graph = tnmars.network("linear", "W[i,o]", inputs={"i": 4}, outputs={"o": 3})
+        >>> try:
+        ...     tnmars.compile(graph)(torch.ones(2, 5))
+        ... except tnmars.ShapeError as error:
+        ...     print(str(error)[:27])
+        input has shape (2, 5), but
     """
 
 
 class CheckpointError(TnmarsError):
-    """A model file or checkpoint that is damaged, or was not written by tnmars."""
+    """A model file or checkpoint that is damaged, or was not written by tnmars.
+
+    Example:
+        >>> import tempfile, tnmars
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     try:
+        ...         tnmars.load_into(None, file.name)
+        ...     except tnmars.CheckpointError:
+        ...         print("not a model file")
+        not a model file
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

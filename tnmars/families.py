@@ -7,6 +7,12 @@ raise `GraphError` with every problem at once.
 
 A *site* is a group of modes that sit on one core: the k-th mode of every role, and in a convolution all kernel modes
 together. With one site there is no bond; `rank` may then still be given and has no effect.
+
+Example:
+    >>> from tnmars import families
+    >>> graph = families.tt("linear", inputs=(4, 7), outputs=(5, 5), rank=3)
+    >>> graph.dense_shape
+    (25, 28)
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def factor(size: int, ways: int, *, order: str = "ascending", criterion: str = "
 
 
 def factor_up(size: int, ways: int, *, order: str = "ascending", criterion: str = "entropy") -> tuple[int, ...]:
-    """Modes whose product is at least `size`: the most equal ones among its round-ups to 1, 10, 100, …
+    """Modes whose product is at least `size`: the most equal ones of its round-ups to multiples of 1, 10, 100 etc.
 
     Use it for a vocabulary, whose size often has large prime factors; what the modes hold beyond `size` is padding.
 

@@ -59,7 +59,8 @@ class Graph(Fields):
     Example:
         >>> r = Edge("r", 2)
         >>> modes = (Edge("i", 8, Role.IN), Edge("o", 6, Role.OUT))
-        >>> g = Graph("linear", modes, (Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o")))),))
+        >>> term = Term("main", (r,), (Core("A", ("i", "r")), Core("B", ("r", "o"))))
+        >>> g = Graph("linear", modes, (term,))
         >>> g.dense_shape, g.bonds["r"].size, g.cores["B"]
         ((6, 8), 2, (2, 6))
     """

@@ -2,6 +2,12 @@
 
 The main one is a bond that is larger than useful. Nothing here imports networkx or NumPy, because `tnmars check` runs
 it at every start. Plans are not known here, so the memory that a contraction takes is not checked.
+
+Example:
+    >>> from tnmars import families, lint
+    >>> graph = families.lowrank("linear", inputs=(40,), outputs=(50,), rank=60)
+    >>> lint.useful_size(graph, graph.terms[0], "r")
+    40
 """
 
 from __future__ import annotations

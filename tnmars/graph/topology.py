@@ -2,6 +2,12 @@
 
 A term is seen as a bipartite graph of cores and edges, so that an edge with many ends needs no special case. Functions
 that need networkx import it when called; `parts`, `is_tree` and the cuts do without, because `tnmars check` runs them.
+
+Example:
+    >>> from tnmars import families, topology
+    >>> ring = families.tr("tensor", free=(4, 5, 6), rank=2)
+    >>> topology.is_tree(ring.terms[0]), topology.cycles(ring, ring.terms[0])
+    (False, (('r1', 'r2', 'r3'),))
 """
 
 from __future__ import annotations

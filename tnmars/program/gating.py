@@ -22,11 +22,12 @@ def homes(graph: Graph) -> dict[str, tuple[tuple[str, str], ...]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for term in graph.terms:
         sizes = {core.name: prod(graph.shape(term, core)) for core in term.cores}
+        bonds = {edge.name for edge in term.bonds}
         for bond, ends in term.ends().items():
-            if bond in {edge.name for edge in term.bonds}:
+            if bond in bonds:
                 home = min(ends, key=sizes.__getitem__)
                 found.setdefault(graph.qualified(term, home), []).append((bond, graph.qualified(term, bond)))
-    return {core: tuple(bonds) for core, bonds in found.items()}
+    return {core: tuple(held) for core, held in found.items()}
 
 
 def masked(program: Program, graph: Graph) -> Program:

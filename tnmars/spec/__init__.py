@@ -1,4 +1,11 @@
-"""Spec files: YAML text to graph and back."""
+"""Spec files: YAML text to graph and back.
+
+Example:
+    >>> from tnmars import families, spec
+    >>> graph = families.cp("tensor", free=(4, 5, 6), rank=2)
+    >>> spec.loads(spec.dump(graph)) == graph
+    True
+"""
 
 from tnmars.spec.reader import Spec, load, loads, read, read_file
 from tnmars.spec.schema import schema, schema_text

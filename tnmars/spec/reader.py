@@ -87,7 +87,8 @@ def loads(text: str, /, source: str = "<text>", **params: int) -> Graph:
         SpecError: With every problem of the text at once, each with line and column.
 
     Example:
-        >>> text = "tnmars: 1\\nkind: linear\\nparams: {r: 2}\\nfamily: lowrank\\nin: [8]\\nout: [6]\\nrank: r"
+        >>> text = "tnmars: 1\\nkind: linear\\nfamily: lowrank\\n"
+        >>> text += "params: {r: 2}\\nin: [8]\\nout: [6]\\nrank: r\\n"
         >>> loads(text).bonds["r"].size, loads(text, r=4).bonds["r"].size
         (2, 4)
     """
