@@ -24,7 +24,7 @@ VECTOR = 16
 class CostModel:
     """The constants of a machine, from which the time of every step of a plan is estimated.
 
-    `tnmars calibrate` measures them and keeps them for `tnmars.compile`; the defaults are those of one server CPU on one
+    `tnmars calibrate` measures them and keeps them for `tnmars.compile`; the defaults are those of a server CPU on one
     thread. You rarely set them by hand: pass `tnmars.CostModel()` as `compile(model=...)` to plan the same way on every
     machine.
 
