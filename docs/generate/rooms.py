@@ -66,7 +66,8 @@ def rooms() -> dict[str, Room]:
     found = {}
     for path in sorted(PACKAGE.iterdir()):
         if (path / "__init__.py").exists():
-            files = tuple(sorted(entry.stem for entry in path.glob("*.py") if not entry.stem.startswith("__")))
+            inside = [entry.relative_to(path).with_suffix("") for entry in sorted(path.rglob("*.py"))]
+            files = tuple(entry.as_posix() for entry in inside if not entry.stem.startswith("__"))
             found[path.name] = Room(path.name, first_paragraph(path / "__init__.py"), files)
         elif path.suffix == ".py" and not path.stem.startswith("__"):
             found[path.stem] = Room(path.stem, first_paragraph(path))

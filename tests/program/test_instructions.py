@@ -22,11 +22,11 @@ from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network, weight_network
 from tnmars.plan.steps import Groups, Load, Product
 from tnmars.program import choice
+from tnmars.program.base import Instruction
 from tnmars.program.candidates import weight_forms
 from tnmars.program.emit import WRITE, emit
 from tnmars.program.form import Form
 from tnmars.program.gating import masked
-from tnmars.program.instruction import Instruction
 from tnmars.program.instructions import Arrange, Conv, Kernel, Matmul, Rows, Scale, Times, Total, Weight
 from tnmars.program.lower import lower
 from tnmars.program.program import Program, verify

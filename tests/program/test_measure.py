@@ -22,9 +22,9 @@ from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, TOKENS, spatial
 from tnmars.plan.network import data as data_label
 from tnmars.program import choice
+from tnmars.program.base import Work
 from tnmars.program.candidates import weight_forms
 from tnmars.program.form import Form, measure, total
-from tnmars.program.instruction import Work
 from tnmars.program.program import refold
 
 

@@ -18,9 +18,9 @@ from tnmars.graph import Graph, Role
 from tnmars.plan import network as nets
 from tnmars.plan.network import BATCH, TOKENS, Labels
 from tnmars.plan.steps import Groups, flat
+from tnmars.program.base import Instruction
 from tnmars.program.emit import emit
 from tnmars.program.form import Form, frames
-from tnmars.program.instruction import Instruction
 from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Weight
 from tnmars.program.program import verify
 

@@ -1,4 +1,4 @@
-"""Forms to plans: which form is taken for which batch, with and without gradients. A plan is a value.
+"""Forms to plans: which form, in chunks of which size, is taken for which batch, with and without gradients.
 
 The form with the smallest estimated time wins, among those whose memory is in proportion. A large batch may be cut
 into chunks, so that intermediates stay small.

@@ -17,9 +17,9 @@ from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph
 from tnmars.graph.parts import MAX_SIZE, is_identifier
 from tnmars.program.audit import audit, wrong
+from tnmars.program.base import Instruction
 from tnmars.program.emit import WRITE
 from tnmars.program.form import Form
-from tnmars.program.instruction import Instruction
 
 VERSION = 1
 MODES = ("train", "infer")

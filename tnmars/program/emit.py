@@ -15,9 +15,9 @@ from typing import Any
 from tnmars.plan.network import BATCH, TOKENS, Labels
 from tnmars.plan.steps import Groups, flat, volume
 from tnmars.program import framing
+from tnmars.program.base import Instruction, Name
 from tnmars.program.form import Frame
 from tnmars.program.framing import listed
-from tnmars.program.instruction import Instruction, Name
 from tnmars.program.instructions import (
     Arrange,
     Conv,

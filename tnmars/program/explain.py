@@ -11,8 +11,8 @@ from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
+from tnmars.program.base import Site, Work
 from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
-from tnmars.program.instruction import Site, Work
 from tnmars.text.numbers import byte_count, duration
 
 ITEM = 4

@@ -16,7 +16,7 @@ from tnmars.graph.window import Window
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.plan.steps import flat, volume
-from tnmars.program.instruction import Instruction, Name, Site, Sizes, Work
+from tnmars.program.base import Instruction, Name, Site, Sizes, Work
 from tnmars.program.instructions import Dense, Kernel, Weight
 from tnmars.program.program import Program, homes, standing
 

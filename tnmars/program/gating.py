@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 
 from tnmars.graph import Graph
-from tnmars.program.instruction import Instruction, Name
+from tnmars.program.base import Instruction, Name
 from tnmars.program.instructions import Fetch, Scale
 from tnmars.program.program import Program
 

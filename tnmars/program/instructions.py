@@ -1,6 +1,6 @@
 """The instructions of a program. The class of each is its row of the table: all that is known about it stands there.
 
-A new instruction is a class here, with the methods of `tnmars.program.instruction.Instruction` that differ, and a
+A new instruction is a class here, with the methods of `tnmars.program.base.Instruction` that differ, and a
 function in `tnmars.program.emit` that writes it.
 """
 
@@ -14,7 +14,7 @@ from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import TOKENS, Labels
 from tnmars.plan.steps import flat, runs, shape, volume
-from tnmars.program.instruction import Instruction, Name, Site, Sizes, Work, names
+from tnmars.program.base import Instruction, Name, Site, Sizes, Work, names
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tnmars.plan.network import Network
 from tnmars.plan.steps import Convolve, Gather, Groups, Load, Multiply, Product, Spread, Step, Sum, volume
-from tnmars.program.instruction import Instruction, Name
+from tnmars.program.base import Instruction, Name
 from tnmars.program.instructions import (
     Arrange,
     Conv,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tnmars.plan.steps import Groups, flat, volume
-from tnmars.program.instruction import Instruction, Name, Sizes
+from tnmars.program.base import Instruction, Name, Sizes
 from tnmars.program.instructions import Fetch
 
 
