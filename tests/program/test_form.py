@@ -132,7 +132,7 @@ def test_the_dense_form_and_the_dense_layer_have_one_price() -> None:
 def terms_under_gates() -> tuple[TNModule, dict[str, torch.Tensor]]:
     """Two block terms, the gates of the second all shut; and the first term narrower."""
     graph = tnmars.families.btd("linear", inputs=(8, 8), outputs=(8, 8), rank=6, terms=2)
-    layer = oracle.compiled(graph, batch=16, selector=Given(min_keep=0), dtype=torch.float64)
+    layer = oracle.compiled(graph, batch=16, selector=Given(), dtype=torch.float64)
     values = {}
     for name, bond in graph.bonds.items():
         values[name] = torch.zeros(bond.size, dtype=torch.float64)
@@ -144,14 +144,14 @@ def terms_under_gates() -> tuple[TNModule, dict[str, torch.Tensor]]:
 def test_expected_macs_follow_the_plan_of_the_open_slices() -> None:
     """Where most gates are shut the layer is not computed through its dense weight any more."""
     graph = tnmars.families.lowrank("linear", inputs=(256,), outputs=(256,), rank=240)
-    layer = tnmars.compile(graph, batch=256, model=MODEL, selector=tnmars.Mars(), dtype=torch.float64)
+    layer = tnmars.compile(graph, batch=1024, model=MODEL, selector=tnmars.Mars(), dtype=torch.float64)
     with torch.no_grad():
         for logits in layer.logits():
             logits.fill_(-30.0)
             logits[:2] = 30.0
     small = tnmars.prune(layer, simplify=False)
-    exact = counted(small, torch.randn(256, 256, dtype=torch.float64))
-    assert layer.plan("infer", 256).frame.dense and not small.plan("infer", 256).frame.dense
+    exact = counted(small, torch.randn(1024, 256, dtype=torch.float64))
+    assert layer.plan("infer", 1024).frame.dense and not small.plan("infer", 1024).frame.dense
     assert float(tnmars.expected(layer, "macs")) == pytest.approx(exact, rel=1e-6)
     assert tnmars.summary(layer).layers[0].live_macs == exact
 

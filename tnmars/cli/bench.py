@@ -37,7 +37,10 @@ def bench(
     threads: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Time FILE on this machine: compiled, frozen, dense torch layer, and plain torch."""
+    """Time a graph on this machine.
+
+    Compares the compiled and the frozen layer of FILE with the dense layer and with plain torch.
+    """
     graph = read_graph(file, params, as_json)
     need_terms(file, graph, as_json, "time")
 
