@@ -9,6 +9,7 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
+from strategies import THOROUGH
 from torch import Tensor
 
 import tnmars
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 """The files of all worked examples; `oracle.spec(name)` is one of them."""
 BONDED = [path.stem for path in SPECS if tnmars.load(path).bonds]
+SOME_SPECS = SPECS if THOROUGH else SPECS[::6]
+"""All of them when thorough: for tests that take a second each."""
 every_spec = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 
 EXACT = 1e-10

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import SOME_SPECS
 from PIL import Image
 from pypdf import PdfReader
 
@@ -18,7 +19,6 @@ from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones, prune
 
 ROOT = Path(__file__).parent.parent.parent
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 TT = families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), rank=5, name="fc1")
 
 
@@ -31,7 +31,7 @@ def dark(image: Image.Image) -> int:
     return sum(count for count, color in image.getcolors(maxcolors=1 << 24) or [] if min(color) < 200)
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOME_SPECS, ids=lambda path: path.stem)
 def test_every_spec_as_pdf_and_png(path: Path) -> None:
     graph = load(path)
     drawn = draw.picture(graph)

@@ -17,14 +17,14 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
+from kit import SOME_SPECS
 from torch import Tensor, nn
 
 import tnmars
 from tnmars import Annealed, Fixed, GaussianGates, Mars, TNModule
 from tnmars.errors import TnmarsError
 
-SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
-every_spec = pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+every_spec = pytest.mark.parametrize("path", SOME_SPECS, ids=lambda path: path.stem)
 BATCH = 6
 
 
