@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,12 +87,3 @@ def table(result: Result) -> list[list[str]]:
             cells.append("-" if found is None or unit is None else f"{found / unit:.2f}")
         lines.append(cells)
     return lines
-
-
-def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Cells as a Markdown table, padded so that it reads well as plain text too."""
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

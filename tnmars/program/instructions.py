@@ -147,22 +147,13 @@ class Matmul(Instruction):
 
 
 @dataclass(frozen=True)
-class Times(Instruction):
-    """An elementwise product with broadcasting."""
+class Elementwise(Instruction):
+    """An operation on two values, entry by entry."""
 
     left: Name
     right: Name
 
     operands = ("left", "right")
-
-    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
-        left, right = read[0].axes, read[1].axes
-        if not len(self.axes) == len(left) == len(right):
-            return False
-        return all(
-            axis == (one or two) and (one == two or not one or not two)
-            for axis, one, two in zip(self.axes, left, right, strict=True)
-        )
 
     def work(self, site: Site) -> Work:
         out = prod(self.extents(site.after))
@@ -174,24 +165,25 @@ class Times(Instruction):
 
 
 @dataclass(frozen=True)
-class Plus(Instruction):
+class Times(Elementwise):
+    """An elementwise product with broadcasting."""
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        left, right = read[0].axes, read[1].axes
+        if not len(self.axes) == len(left) == len(right):
+            return False
+        return all(
+            axis == (one or two) and (one == two or not one or not two)
+            for axis, one, two in zip(self.axes, left, right, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Plus(Elementwise):
     """The sum of two values."""
-
-    left: Name
-    right: Name
-
-    operands = ("left", "right")
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         return self.axes == read[0].axes == read[1].axes
-
-    def work(self, site: Site) -> Work:
-        out = prod(self.extents(site.after))
-        return Work(elementwise=out, written=out)
-
-    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
-        read = site.entries(0) + site.entries(1)
-        return prices.elementwise(model, prod(self.extents(site.after)), read, grad=grad)
 
 
 @dataclass(frozen=True)

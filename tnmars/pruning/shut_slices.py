@@ -42,7 +42,8 @@ class ShutSlices:
         >>> shut = ShutSlices(layer, patience=3, optimizer=optimizer)
         >>> dropped = 0
         >>> for _ in range(3):
-        ...     (layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8).backward()
+        ...     loss = layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8
+        ...     loss.backward()
         ...     dropped += shut.step()
         ...     optimizer.step()
         ...     optimizer.zero_grad()

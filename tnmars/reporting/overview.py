@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tnmars.reporting.markup import Html, Row, brief, duration, number, ratio, row, table, tag, text
+from tnmars.reporting.markup import Html, Row, duration, number, ratio, row, table, tag, text
 from tnmars.reporting.value import Layer, Report, Side
+from tnmars.text.numbers import brief
 
 WIDE, HIGH = 96, 10
 """Of the bar that shows how many parameters a layer has, in pixels."""

@@ -15,11 +15,13 @@ from torch import nn
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
-from tnmars.graph.difference import BondChange, aligned, finite, first_sizes
+from tnmars.graph.difference import BondChange, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import evaluate, pruned_macs
+from tnmars.text.numbers import number
+from tnmars.text.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -231,8 +233,8 @@ def _block(layer: LayerSummary) -> str:
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:
         cells = (bond.before, bond.useful, bond.size, *([bond.live] if layer.gated else []))
-        rows.append((bond.name, *("-" if cell is None else f"{cell:,}" for cell in cells)))
-    return "\n".join([head, *(f"  {line}" for line in aligned(rows, numbers=True) if layer.bonds)])
+        rows.append((bond.name, *(number(cell) for cell in cells)))
+    return "\n".join([head, *(f"  {line}" for line in aligned(rows, "<>") if layer.bonds)])
 
 
 def _change(before: int, after: int) -> str:

@@ -80,7 +80,8 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
 
     Example:
         >>> import tempfile, torch, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP
         ...     tnmars.export_onnx(layer, f"{folder}/layer.onnx", torch.ones(1, 16))
     """
@@ -117,7 +118,8 @@ def write_source(layer: nn.Module, path: str | Path) -> None:
 
     Example:
         >>> import pathlib, tempfile, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "layer.py"
         ...     tnmars.write_source(layer, path)
