@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from tnmars import spec
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
+from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import Planner
@@ -78,7 +78,7 @@ def compile(
             f"selector is {selector!r}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."
         )
     for name, size in (("batch", batch), ("image", image)):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not is_int(size, 1):
             raise TnmarsError(f"{name} is {size!r}, but must be an integer of at least 1.")
     if dtype is not None and not dtype.is_floating_point:
         raise TnmarsError(f"dtype is {dtype}, but must be a floating-point type such as torch.float32.")
@@ -88,6 +88,5 @@ def compile(
     if options:
         merged = {**dict(found.options), **options}
         found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
-    decide = partial(fastest, device=device, dtype=dtype) if tune else None
-    planner = Planner(found, model or machine_model(), batch, image, optimizer, decide)
+    planner = Planner(found, model or machine_model(), batch, image, optimizer, fastest if tune else None)
     return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)

@@ -22,43 +22,69 @@ VECTOR = 16
 
 @dataclass(frozen=True)
 class CostModel:
-    """The constants of a machine, in seconds, bytes and floating-point operations per second."""
+    """The constants of a machine, from which the time of every step of a plan is estimated.
+
+    `tnmars calibrate` measures them and keeps them for `tnmars.compile`; the defaults are those of a server CPU on one
+    thread. You rarely set them by hand: pass `tnmars.CostModel()` as `compile(model=...)` to plan the same way on every
+    machine.
+
+    Args:
+        peak: Floating-point operations per second of a large float32 matrix product.
+        half_rows: The number of rows of a result at which a product reaches half of `peak`.
+        half_columns: The same for its columns.
+        half_depth: The same for the axis that is summed.
+        narrow: The share of the rate that is left if the rows of a result are shorter than a vector register.
+        conv_peak: Floating-point operations per second of a large convolution.
+        half_channels: The number of channels at which a convolution reaches half of `conv_peak`.
+        call: Seconds of one matrix product, whatever its size.
+        batched_call: Seconds of one batch of matrix products, whatever its size.
+        small_product: Seconds that each product of a batch adds.
+        conv_call: Seconds of one convolution, whatever its size.
+        element_call: Seconds of one elementwise step, whatever its size.
+        view_call: Seconds of one view.
+        copy_call: Seconds of one permuting copy, whatever its size.
+        copy_rate: Bytes per second of a permuting copy whose innermost loop runs along memory, read and written.
+        stride_cost: Seconds for each number of a permuting copy whose innermost loop jumps in memory.
+        run_cost: Seconds for each round of the innermost loop of a permuting copy.
+        rate: Bytes per second that a product or an elementwise step reads and writes.
+        fresh_bytes: The size above which the system hands out the memory of a result page by page.
+        fresh_rate: Bytes per second at which such memory is first touched.
+        large_bytes: The size above which the C library returns memory to the system each time.
+        large_rate: Bytes per second at which such memory is first touched.
+        grad_call: Seconds that autograd adds to every step, views included, in both passes together.
+        gather_rate: Bytes per second of rows taken from a table.
+        item: Bytes per number.
+
+    Example:
+        >>> import tnmars
+        >>> slow = tnmars.CostModel(peak=1e9)
+        >>> slow.matmul(1, 64, 64, 64) > tnmars.CostModel().matmul(1, 64, 64, 64)
+        True
+    """
 
     peak: float = 85e9
-    """Large float32 matrix products, one thread."""
     half_rows: float = 2.0
     half_columns: float = 1.5
     half_depth: float = 4.0
-    """Extents of a matrix product at which half the peak is left."""
     narrow: float = 0.4
-    """The share of it for results whose rows are shorter than a vector."""
     conv_peak: float = 110e9
     half_channels: float = 25.0
     call: float = 2e-6
-    """One matrix product, whatever its size."""
     batched_call: float = 4e-6
     small_product: float = 0.15e-6
-    """Each product of a batch of them."""
     conv_call: float = 15e-6
     element_call: float = 2e-6
     view_call: float = 1e-6
     copy_call: float = 3e-6
     copy_rate: float = 20e9
-    """A permuting copy whose innermost loop runs along memory: bytes read and written."""
     stride_cost: float = 1.3e-9
-    """Each number of a permuting copy whose innermost loop jumps in memory."""
     run_cost: float = 6e-9
-    """Each round of the innermost loop of a permuting copy."""
     rate: float = 40e9
-    """Bytes read and written by a product or an elementwise step."""
     fresh_bytes: float = 4e6
     fresh_rate: float = 8e9
-    """A result above `fresh_bytes` lies in memory that the system hands out page by page."""
     large_bytes: float = 32e6
     large_rate: float = 2.7e9
-    """The same for a very large one, which the C library never keeps."""
     grad_call: float = 7e-6
-    """What autograd adds to every step, views too, in the two passes together."""
     gather_rate: float = 25e9
     item: int = 4
 
