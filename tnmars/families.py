@@ -187,7 +187,8 @@ def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
         weight: The modes and options of the weight, as for `tnmars.network`.
 
     Example:
-        >>> print(tucker2("conv", inputs=(8,), outputs=(6,), kernel=(3, 3), ranks=(4, 2)).terms[0])
+        >>> conv = tucker2("conv", inputs=(8,), outputs=(6,), kernel=(3, 3), ranks=(4, 2))
+        >>> print(conv.terms[0])
         G[r1, k1, k2, r2] U1[i1, r1] U2[o1, r2]
     """
     fields = weight_fields(kind, weight)

@@ -39,7 +39,7 @@ class Room:
     meaning: str
     """The first paragraph of its docstring."""
     files: tuple[str, ...] = ()
-    """The modules of a folder; none for a module."""
+    """The modules of a folder, such as `graph` or `kinds/base`; empty for a module."""
 
     @property
     def is_folder(self) -> bool:
@@ -66,7 +66,8 @@ def rooms() -> dict[str, Room]:
     found = {}
     for path in sorted(PACKAGE.iterdir()):
         if (path / "__init__.py").exists():
-            files = tuple(sorted(entry.stem for entry in path.glob("*.py") if not entry.stem.startswith("__")))
+            inner = (entry for entry in path.rglob("*.py") if not entry.stem.startswith("__"))
+            files = tuple(sorted(entry.relative_to(path).with_suffix("").as_posix() for entry in inner))
             found[path.name] = Room(path.name, first_paragraph(path / "__init__.py"), files)
         elif path.suffix == ".py" and not path.stem.startswith("__"):
             found[path.stem] = Room(path.stem, first_paragraph(path))

@@ -76,7 +76,8 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
     Example:
         >>> from tnmars.graph import Core, Edge
         >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
-        >>> cp = Term("main", (Edge("r", 50),), (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r"))))
+        >>> cores = (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r")))
+        >>> cp = Term("main", (Edge("r", 50),), cores)
         >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
         12
     """
