@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Bonds = int | Mapping[str, int]
-"""One size for all bonds; or sizes by name, `r1`, or `t1.r1` where there are several terms."""
+"""One size for all bonds; or sizes by name, `r1`, or `t1.r1` if there are several terms."""
 
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+])|(?P<end>$))")
 
@@ -203,13 +203,13 @@ class _Parser:
         return GraphError(self._at(self.start, Problem(f"{wanted}, got {got}.", self._pointer())))
 
     def _pointer(self) -> str:
-        """The line of the error, as much of it as is near, with a caret below."""
+        """The line of the error, shortened to the part around it, with a caret below."""
         first = max(self.text.rfind("\n", 0, self.start) + 1, self.start - 30)
         near = self.text[first : self.start + 30].partition("\n")[0]
         return f"{near}\n{' ' * (self.start - first)}^".replace("\t", " ")
 
     def _at(self, start: int, problem: Problem) -> Problem:
-        """The problem with its place in the text, whose lines count only where there are several."""
+        """The problem with its place in the text, whose line is given only if there are several."""
         before = self.text[:start].split("\n")
         line = f"line {len(before)}, " if "\n" in self.text else ""
         return Problem(f"network text, {line}column {len(before[-1]) + 1}: {problem.text}", problem.hint)

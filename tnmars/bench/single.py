@@ -1,4 +1,4 @@
-"""One graph of the user's: the compiled layer against torch's dense layer and against plain torch."""
+"""One graph, given by the user: the compiled layer against torch's dense layer and against plain torch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _plain(graph: Graph, layer: TNModule, batch: int) -> list[Contender]:
 
 
 def bench_file(graph: Graph, batch: int = 128, image: int = 32, *, tune: bool = False, rounds: int = 9) -> Result:
-    """Times a graph at a batch, in the number of threads that torch has at the moment.
+    """Times a graph for one batch size, with torch's current number of threads.
 
     The compiled layer, its frozen forms, torch's dense layer, pairwise einsum and rebuilding the weight.
     """

@@ -1,4 +1,4 @@
-"""Where to draw what: a term of a graph goes in, positions of cores, dots, lines and legs come out.
+"""Where to draw what: positions of the cores, dots, lines and legs of a term.
 
 The shape follows from the topology alone. Pixels, characters and text are not known here.
 """
@@ -16,7 +16,7 @@ from tnmars.draw.web import Web, parts, web
 from tnmars.graph import Core, Graph, Role, Term
 
 UP_ROLES = (Role.IN, Role.LOOKUP, Role.PATCH)
-"""The roles whose legs point up where those of the others point down."""
+"""The roles whose legs point up; those of the others point down."""
 REACH = 0.8
 """About how far a leg and its label reach, in units."""
 _BOW = 0.3
@@ -27,7 +27,7 @@ _ROOM = 0.4 * pi
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a bond from a core, or from the bond's dot where `start` is None, to a core.
+    """A line of a bond from a core, or from the bond's dot if `start` is None, to a core.
 
     `bend` is how far its middle lies off the straight line: to the right when going from start to end, in units.
     """
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions in units of the distance between neighbouring cores, y growing downwards.
+    """Positions in units of the distance between neighboring cores, y growing downwards.
 
     `dots` holds the bonds with three or more ends; `legs` the direction, of length 1, of every `(core, mode)`.
     """
@@ -131,7 +131,7 @@ def _near(one: Point, other: Point) -> bool:
 
 
 def _packed(blocks: Sequence[tuple[dict[int, Point], dict[tuple[str, str], float]]], view: Web) -> list[Point]:
-    """How far to move each part so that they stand side by side, in rows where there are many."""
+    """How far to move each part so that they stand side by side, in rows if there are many."""
     boxes = []
     for points, legs in blocks:
         names = {view.cores[at]: point for at, point in points.items() if at < len(view.cores)}
@@ -176,7 +176,7 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
 
 
 def _around(view: Web, points: Mapping[int, Point], one: int, other: int) -> float:
-    """How far a line must bow to pass by the vertices on it; 0 where there are none."""
+    """How far a line must bow to pass by the vertices on it; 0 if there are none."""
     (x0, y0), (x1, y1) = points[one], points[other]
     dx, dy = x1 - x0, y1 - y0
     length = sqrt(dx * dx + dy * dy)

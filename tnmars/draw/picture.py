@@ -1,4 +1,4 @@
-"""A graph as a picture: a panel for each term, a title, and a legend of the roles. No file format is known here."""
+"""A graph as a picture: a panel for each term, a title, and a legend of the roles. Nothing here knows a file format."""
 
 from __future__ import annotations
 

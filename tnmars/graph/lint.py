@@ -1,7 +1,7 @@
-"""Warnings about a graph that is valid but wasteful: in goes a `Graph`, out come problems with the paths of `rules`.
+"""Warnings about a graph that is valid but wasteful: problems of a `Graph`, with paths as in `rules`.
 
 The main one is a bond that is larger than useful. Nothing here imports networkx or NumPy, because `tnmars check` runs
-it at every start. Plans are not known here, so the memory that a contraction takes is not checked.
+it at every start. Nothing here knows plans, so the memory that a contraction takes is not checked.
 
 Example:
     >>> from tnmars import families, lint
@@ -179,7 +179,7 @@ def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]
     for bond, cuts in topology.narrow_cuts(graph, term).items():
         size = sizes[bond]
         # A bound that was not computed is at least the size. One such is the largest, which is left out of the product;
-        # with two, the bond can use its whole size.
+        # with two, the bond can use its full size.
         useful = _useful(size if cut is None else cut.size for cut in cuts.values())
         if size > useful:
             reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))

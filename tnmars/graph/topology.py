@@ -189,7 +189,7 @@ def _same_terms(a: Graph, b: Graph) -> bool:
 def _colored(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
     """The view of a term in which each node's `color` is what a renaming leaves of it, and the sorted colors.
 
-    Colors are refined by those of the neighbours (Weisfeiler and Leman), which leaves the search little to try.
+    Colors are refined by those of the neighbors (Weisfeiler and Leman), which leaves the search little to try.
     """
     import networkx as nx
 

@@ -27,13 +27,13 @@ class Rows:
 Tree = int | tuple["Tree", "Tree"] | Rows
 
 Places = tuple[int, ...]
-"""The lengths of the spatial axes at some point of a plan; empty where no taps are summed."""
+"""The lengths of the spatial axes at some point of a plan; empty if no taps are summed."""
 
 Option = tuple[Labels, float, Callable[[], Step]]
 """The memory order of a result, what it costs, and the step that makes it."""
 
 KEEP = 5
-"""How many memory orders of an intermediate are followed."""
+"""How many memory orders of an intermediate are kept."""
 SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
@@ -44,7 +44,7 @@ RUN = 16
 
 @dataclass(frozen=True)
 class Way:
-    """A way to have a tensor: its step and what it costs in all, and apart what depends on cores alone."""
+    """A way to have a tensor: its step, its total cost, and the part of the cost that depends on cores alone."""
 
     step: Step
     cost: float
@@ -92,7 +92,7 @@ class Layout:
         return all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
 
     def try_best(self, tree: Tree) -> Way | None:
-        """The same, or None where the tree cannot be computed step by step, as when two cores share a kernel mode."""
+        """The same, or None if the tree cannot be computed step by step, as when two cores share a kernel mode."""
         return self.best(tree) if self.ways(tree) else None
 
     def ways(self, tree: Tree) -> list[Way]:
@@ -102,7 +102,7 @@ class Layout:
         return self._ways[tree]
 
     def _find(self, tree: Tree, wanted: Labels | None = None) -> list[Way]:
-        """The ways that are followed: the cheapest, with the copy into the order `wanted` if one is given."""
+        """The ways that are kept: the cheapest, with the copy into the order `wanted` if one is given."""
         if isinstance(tree, int):
             return [self._load(tree)]
         if isinstance(tree, Rows):

@@ -1,7 +1,7 @@
 """A search of our own for contraction trees: the cheapest by estimated time, over connected sets of cores.
 
-A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: where a graph has many
-connected sets of cores, only the small ones are looked at, and fewer continuations of each are tried.
+A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: if a graph has many
+connected sets of cores, only the small ones are examined, and fewer continuations of each are tried.
 """
 
 from __future__ import annotations
@@ -138,13 +138,14 @@ class Search:
         return found
 
     def _places(self, members: Members) -> int:
-        """The number of output positions of a convolution of these leaves; 1 where no taps are summed."""
+        """The number of output positions of a convolution of these leaves; 1 if no taps are summed."""
         return prod(self.network.lengths(frozenset(members_of(members))).values()) if self._spatial else 1
 
     def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1, places: int = 1) -> float:
         """The estimated time of one contraction to some leaves, wherever its operands lie.
 
-        It is done `rows` times over; `places` are output positions, which the first operand has beside its labels.
+        It is done `rows` times over; `places` are output positions, which the first operand has in addition to its
+        labels.
         """
         shared = a & b
         depth = self._summed(shared, members)

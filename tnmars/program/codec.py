@@ -24,7 +24,7 @@ from tnmars.program.instruction import Instruction
 VERSION = 1
 MODES = ("train", "infer")
 LARGEST = MAX_SIZE**2
-"""No number of a plan is larger: a product of two sizes."""
+"""The largest number of a plan: a product of two sizes."""
 
 Plans = Mapping[tuple[str, int], Form]
 """For each mode and batch, the form that is taken."""
@@ -41,7 +41,7 @@ def plan_to_json(forms: Plans) -> dict[str, Any]:
 def plan_from_json(data: object, graph: Graph) -> dict[tuple[str, int], Form]:
     """The forms that `plan_to_json` wrote, for the graph that they were made for.
 
-    Raises `TnmarsError` where something is not known, is of another type, or is not of this graph.
+    Raises `TnmarsError` if something is not known, is of another type, or is not of this graph.
     """
     table = _table(data, ("version", *MODES), "the plan")
     if table["version"] != VERSION or isinstance(table["version"], bool):
@@ -69,7 +69,7 @@ def form_to_json(form: Form) -> dict[str, Any]:
 
 
 def form_from_json(data: object, graph: Graph) -> Form:
-    """The form that `form_to_json` wrote. Raises `TnmarsError` where it is not one of the graph."""
+    """The form that `form_to_json` wrote. Raises `TnmarsError` if it is not one of the graph."""
     form = _read(Form, data, "the form")
     assert isinstance(form, Form)
     if not is_identifier(form.name):

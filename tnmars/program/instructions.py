@@ -1,4 +1,4 @@
-"""The instructions of a program. The class of each is its row of the table: all that is known about it stands there.
+"""The instructions of a program. The class of each is its row of the table: it has all that is known about it.
 
 A new instruction is a class here, with the methods of `tnmars.program.instruction.Instruction` that differ, and a
 function in `tnmars.program.emit` that writes it.
@@ -46,7 +46,7 @@ class Scale(Instruction):
 
     source: Name
     gates: tuple[tuple[str, tuple[str, ...]], ...]
-    """For each bond its label, empty where the core has dropped it because its size is 1, and the gate of each term."""
+    """For each bond its label, empty if the core has dropped it because its size is 1, and the gate of each term."""
 
     operands = ("source",)
 
@@ -95,7 +95,7 @@ class Receive(Instruction):
 
 @dataclass(frozen=True)
 class Arrange(Instruction):
-    """A value with its labels in another order or grouped into other axes: a view where possible."""
+    """A value with its labels in another order or grouped into other axes: a view if possible."""
 
     source: Name
 
@@ -290,7 +290,7 @@ class Conv(Instruction):
         return tuple(label for label in read[1].axes[0] if label in read[0].axes[1])
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
-        """The groups' labels come first on both, then those that are summed; what the kernel has beyond are taps."""
+        """The groups' labels come first on both, then those that are summed; the rest of the kernel are taps."""
         source, kernel = read
         if not isinstance(kernel, Kernel) or len(source.axes) < 3:
             return False

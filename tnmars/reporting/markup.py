@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Text is escaped here, wherever it comes from; what is already markup is of type `Html`."""
+"""Small pieces of HTML. Text is escaped here, wherever it comes from; markup has the type `Html`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def ratio(before: float | None, after: float | None) -> str:
 
 
 def change(before: float, after: float, less: str, more: str) -> str:
-    """How the second compares with the first, in words: `less` where it is smaller.
+    """How the second compares with the first, in words: `less` if it is smaller.
 
     >>> change(12, 4, "fewer", "more"), change(4, 12, "faster", "slower"), change(7, 7, "fewer", "more")
     ('3.00× fewer', '3.00× slower', 'as before')

@@ -51,7 +51,7 @@ FORMS = {
 def layer_section(
     layer: Layer, at: int, title: str, history: History, threads: int, *, several: bool = False, folded: bool = False
 ) -> Html:
-    """Everything about a layer; if there are several, with a link back to the table of them."""
+    """Everything about a layer; if there are several, with a link back to their table."""
     graph = layer.after.graph
     known = (
         f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "

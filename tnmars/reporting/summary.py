@@ -31,7 +31,7 @@ class LayerSummary:
     Attributes:
         name: Its name in the model.
         kind: Its kind: `linear`, `conv`, ...
-        signature: What it maps to what.
+        signature: Its inputs and outputs.
         gated: Whether it has gates.
         bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the gates
             keep) and `useful` (the maximum useful rank).
@@ -170,7 +170,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
 
 
 def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
-    """How many entries of each core are left if bonds are cut to these sizes; none of a term with an empty bond."""
+    """How many entries of each core are left if bonds are cut to these sizes; 0 for a term with an empty bond."""
     left = {}
     for term in graph.terms:
         sizes = {bond.name: live[graph.qualified(term, bond.name)] for bond in term.bonds}

@@ -75,7 +75,7 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
             axis of every input is the batch, and may have any length in the file.
 
     Raises:
-        TnmarsError: Where the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
+        TnmarsError: If the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
             written.
 
     Example:
@@ -114,7 +114,7 @@ def write_source(layer: nn.Module, path: str | Path) -> None:
         path: The file to write.
 
     Raises:
-        TnmarsError: Where it is not a compiled layer, has gates or no terms, or where the file cannot be written.
+        TnmarsError: If it is not a compiled layer, has gates or no terms, or the file cannot be written.
 
     Example:
         >>> import pathlib, tempfile, tnmars

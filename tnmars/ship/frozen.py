@@ -150,7 +150,7 @@ def freeze(
         The frozen copy: a model with the same module names, or a frozen layer.
 
     Raises:
-        TnmarsError: Where the form is not known.
+        TnmarsError: If the form is not known.
 
     Example:
         >>> import torch, tnmars

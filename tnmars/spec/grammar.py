@@ -129,7 +129,7 @@ class Field:
     meaning: str
     required: bool = False
     fix: str = ""
-    """What to write if it is missing, where that is always the same."""
+    """What to write if it is missing, if that is always the same."""
     default: str = ""
     """Its default, in words."""
 

@@ -30,7 +30,7 @@ SETTINGS: dict[str, tuple[Shape, str, str]] = {
     "rank": (Size(), "the size of every bond", "none, and 'ranks' is needed"),
     "ranks": (
         Either((TableOf(Size(), "bond"), ListOf(Size()), ListOf(ListOf(Size())))),
-        "the size of each bond, in order or by name; for a sum, one list a term",
+        "the size of each bond, in order or by name; for a sum, one list per term",
         "none, and 'rank' is needed",
     ),
     "terms": (Size(), "how many terms the sum has", "as many as 'ranks' has lists"),
@@ -99,15 +99,15 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
             Field(
                 "features",
                 Record(features, "features"),
-                "real sizes where the modes' product is larger: the rest is padding",
+                "real sizes if the modes' product is larger: the rest is padding",
                 default="what the modes make",
             )
         )
     if Role.LOOKUP in sized:
-        meaning = "the real number of rows where the lookup modes' product is larger"
+        meaning = "the real number of rows if the lookup modes' product is larger"
         found.append(Field("vocab", Size(), meaning, default="what the modes make"))
     if any(kind.is_spatial for kind in kinds):
-        meaning = "taps along each spatial axis, first axis first; needed without kernel modes, and where one of them"
+        meaning = "taps along each spatial axis, first axis first; needed without kernel modes, and if one of them"
         meaning += " holds several axes"
         found.append(Field("kernel_size", ListOf(Size(), 1, 3), meaning, default="the kernel modes, an axis each"))
     if any(kind.has_operands for kind in kinds):

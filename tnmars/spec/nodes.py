@@ -24,7 +24,7 @@ MAX_DIRECTIVES = 10
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
-_SMALLER = "Write a family, or copies of a term, in place of like parts."
+_SMALLER = "Write a family, or copies of a term, in place of equal parts."
 _FLATTER = "Write it in fewer levels."
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

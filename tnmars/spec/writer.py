@@ -140,7 +140,7 @@ def _text(text: str) -> str:
 
 
 def _escaped(letter: str) -> str:
-    """A letter of a quoted text, as YAML escapes it where it is not printable."""
+    """A letter of a quoted text, as YAML escapes it if it is not printable."""
     if letter.isprintable():
         return letter
     return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"

@@ -22,7 +22,7 @@ from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
-"""The sizes that a layer of torch has, and the compiled one that replaces it has too."""
+"""The sizes that both a layer of torch and the compiled one that replaces it have."""
 MODEL = "model."
 """The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
 
@@ -58,7 +58,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
 
 def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says about the compiled layers of a model, and its tensors; shared ones are the same object."""
+    """What a file says about the compiled layers of a model, and its tensors; shared tensors are the same object."""
     layers: dict[TNModule, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TNModule):
@@ -121,7 +121,7 @@ def load_into(model: nn.Module, path: str | Path) -> nn.Module:
         path: The file.
 
     Returns:
-        The model given. If the whole model is one layer that was not compiled, the compiled layer in its place.
+        The model given. If the model is a single layer that was not compiled, the compiled layer in its place.
 
     Raises:
         CheckpointError: If the file is damaged, cannot be read, or was not written by tnmars.
