@@ -96,15 +96,15 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
         return []
     if not isinstance(bonds, Mapping):
         bonds = dict.fromkeys(used, bonds)
-    found = {}
+    edges = {}
     for key, size in bonds.items():
         name = key.removeprefix(prefix) if isinstance(key, str) else key
-        if name in used and (name not in found or key == prefix + name):
+        if name in used and (name not in edges or key == prefix + name):
             spent.add(key)
             try:
-                found[name] = Edge(name, size)
+                edges[name] = Edge(name, size)
             except GraphError as error:
-                found[name] = Edge(name, 1)
+                edges[name] = Edge(name, 1)
                 wrong += error.problems
     wrong += [
         Problem(
@@ -112,9 +112,9 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
             f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
         for name in used
-        if name not in found
+        if name not in edges
     ]
-    return list(found.values())
+    return list(edges.values())
 
 
 class _Parser:
@@ -153,10 +153,10 @@ class _Parser:
             try:
                 cores.append(Core(word, tuple(edges)))
             except GraphError as error:
-                found = [
+                placed = [
                     (places[int(problem.path[0])] if problem.path else start, problem) for problem in error.problems
                 ]
-                raise GraphError([self._at(*entry) for entry in found]) from None
+                raise GraphError([self._at(*entry) for entry in placed]) from None
         if not cores:
             raise self._error("expected a core such as G1[i1, r1]")
         return name, cores

@@ -98,7 +98,7 @@ def _legs(graph: Graph, cores: Sequence[Core], view: Web, arranged: Arranged) ->
     number = {name: at for at, name in enumerate(view.cores)}
     points = arranged.points
     middle = sum(x for x, _ in points.values()) / len(points), sum(y for _, y in points.values()) / len(points)
-    found = {}
+    angles = {}
     for core in cores:
         at = number[core.name]
         modes = [edge for edge in core.edges if edge in roles]
@@ -118,8 +118,8 @@ def _legs(graph: Graph, cores: Sequence[Core], view: Web, arranged: Arranged) ->
         else:
             away = None if _near(points[at], middle) else _angle(middle, points[at])
             legs = dict(zip(modes, into_gaps(lines, away, len(modes)), strict=True))
-        found.update({(core.name, mode): angle for mode, angle in legs.items()})
-    return found
+        angles.update({(core.name, mode): angle for mode, angle in legs.items()})
+    return angles
 
 
 def _angle(start: Point, end: Point) -> float:
@@ -145,14 +145,14 @@ def _packed(blocks: Sequence[tuple[dict[int, Point], dict[tuple[str, str], float
         if rows[-1] and sum(sides[other][0] for other in rows[-1]) + wide > limit:
             rows.append([])
         rows[-1].append(at)
-    found, top = [], 0.0
+    moves, top = [], 0.0
     for row in rows:
         left, high = 0.0, max(sides[at][1] for at in row)
         for at in row:
-            found.append((left - boxes[at][0], top + (high - sides[at][1]) / 2 - boxes[at][1]))
+            moves.append((left - boxes[at][0], top + (high - sides[at][1]) / 2 - boxes[at][1]))
             left += sides[at][0]
         top += high
-    return found if len(blocks) > 1 else [(0.0, 0.0)]
+    return moves if len(blocks) > 1 else [(0.0, 0.0)]
 
 
 def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
@@ -162,7 +162,7 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
         parallel[(min(one, other), max(one, other))] = parallel.get((min(one, other), max(one, other)), 0) + 1
     met: dict[tuple[int, int], int] = {}
     crowded = len(view.lines) * len(points) > 100_000
-    found = []
+    lines = []
     for bond, one, other in view.lines:
         pair = (min(one, other), max(one, other))
         at = met.get(pair, 0)
@@ -171,8 +171,8 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
         if parallel[pair] == 1 and not crowded:
             bend = _around(view, points, one, other)
         start = view.cores[one] if one < len(view.cores) else None
-        found.append(Line(bond, start, view.cores[other], round(bend, 6)))
-    return tuple(found)
+        lines.append(Line(bond, start, view.cores[other], round(bend, 6)))
+    return tuple(lines)
 
 
 def _around(view: Web, points: Mapping[int, Point], one: int, other: int) -> float:

@@ -43,9 +43,9 @@ def plane(view: View, placed: Layout, part: Sequence[str], width: int) -> Canvas
         cells = {key: (round((y - top) * rows), round((x - left) * unit)) for key, (x, y) in points.items()}
         attempt = _Attempt(view, cells, tokens, unit)
         if attempt.draw(lines):
-            found = attempt.found.cropped()
-            if found.width <= width and found.height <= _MOST_ROWS:
-                return found
+            drawing = attempt.found.cropped()
+            if drawing.width <= width and drawing.height <= _MOST_ROWS:
+                return drawing
     return None
 
 

@@ -56,16 +56,16 @@ def path_rows(view: View, order: Sequence[int], width: int, leaves: bool = False
         groups = (tuple(group) for group in below if group and group[0][0])
         columns.append(Column(view.name(vertex), (tuple(reversed(up)),) if up else (), tuple(groups)))
     links = [Link(view.between(a, b), view.stroke(a, b)) for a, b in pairwise(order)]
-    found, top, start = Canvas(), 0, 0
+    sheet, top, start = Canvas(), 0, 0
     while start < len(columns):
         stop = _fitting(columns, links, start, width)
         if stop == start:
             return None
         row = _row(columns[start:stop], links[start:stop], start > 0)
-        found.paste(row, top, 0)
+        sheet.paste(row, top, 0)
         top += row.height + 1
         start = stop
-    return found
+    return sheet
 
 
 def _fitting(columns: Sequence[Column], links: Sequence[Link], start: int, width: int) -> int:
@@ -139,14 +139,14 @@ def ring_rows(view: View, order: Sequence[int], width: int) -> Canvas | None:
     left = max(row[0] for row in rows)
     span = max(row[-1] - row[0] for row in rows)
     rows = [_stretched([left + middle - row[0] for middle in row], left + span) for row in rows]
-    found = Canvas()
+    sheet = Canvas()
     top = max(sum(1 + len(group) for group in column.above) for column in upper)
-    _draw(found, top, upper, links[0], rows[0])
-    _draw(found, top + 2, lower, links[1], rows[1])
+    _draw(sheet, top, upper, links[0], rows[0])
+    _draw(sheet, top + 2, lower, links[1], rows[1])
     for column, corner in ((left, "└"), (left + span, "┘")):
-        found.put(top + 1, column, "│", BOND)
-        found.put(top + 2, column, corner, BOND)
-    return found if found.width <= width else None
+        sheet.put(top + 1, column, "│", BOND)
+        sheet.put(top + 2, column, corner, BOND)
+    return sheet if sheet.width <= width else None
 
 
 def _stretched(at: Sequence[int], last: int) -> list[int]:

@@ -77,10 +77,10 @@ def scene(graph: Graph, term: Term, widths: Mapping[str, float] | None = None) -
     tries, growth = (1, 1.3) if large else (14, 1.08) if parts < _LARGE // 5 else (6, 1.2)
     best, best_cost = None, 0.0
     for step in range(60):
-        found = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
-        cost = found.cost + _GROWN * step
+        attempt = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
+        cost = attempt.cost + _GROWN * step
         if best is None or cost < best_cost:
-            best, best_cost = found, cost
+            best, best_cost = attempt, cost
         enough = step + 1 >= tries and best.cost < ON_CORE
         enough |= (step + 2) * parts > _EFFORT
         if enough or best_cost <= _GROWN * (step + 1):

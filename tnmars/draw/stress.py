@@ -40,8 +40,8 @@ def spread(near: Near) -> list[Point]:
         return circle(count)
     steps = []
     for vertex in range(count):
-        found = distances(near, vertex)
-        steps.append([float(found[other]) for other in range(count)])
+        away = distances(near, vertex)
+        steps.append([float(away[other]) for other in range(count)])
     starts = [_scaled(steps), circle(count)]
     starts += [_scattered(count, seed) for seed in range(1, min(9, 2500 // (count * count)))]
     results = [_majorised(steps, start) for start in starts]
@@ -208,10 +208,10 @@ def _aligned(points: Sequence[Point], pairs: Pairs) -> list[Point]:
         xx, yy = _total([x * x for x, _ in centered]), _total([y * y for _, y in centered])
         xy = _total([x * y for x, y in centered])
         turn = -atan2(2 * xy, xx - yy) / 2
-    found = [(x * cos(turn) - y * sin(turn), x * sin(turn) + y * cos(turn)) for x, y in centered]
-    wide, high = (max(p[k] for p in found) - min(p[k] for p in found) for k in (0, 1))
+    turned = [(x * cos(turn) - y * sin(turn), x * sin(turn) + y * cos(turn)) for x, y in centered]
+    wide, high = (max(p[k] for p in turned) - min(p[k] for p in turned) for k in (0, 1))
     if high > wide + 1e-6:
-        found = [(y, -x) for x, y in found]
-    flip_x = -1 if found[0][0] > 1e-6 else 1
-    flip_y = -1 if found[0][1] > 1e-6 else 1
-    return [(round(x * flip_x, 6), round(y * flip_y, 6)) for x, y in found]
+        turned = [(y, -x) for x, y in turned]
+    flip_x = -1 if turned[0][0] > 1e-6 else 1
+    flip_y = -1 if turned[0][1] > 1e-6 else 1
+    return [(round(x * flip_x, 6), round(y * flip_y, 6)) for x, y in turned]

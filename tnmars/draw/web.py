@@ -34,16 +34,16 @@ def web(term: Term) -> Web:
     dot_number = {name: len(cores) + at for at, name in enumerate(dots)}
     lines = []
     for bond in term.bonds:
-        found = [number[core] for core in ends[bond.name]]
+        joined = [number[core] for core in ends[bond.name]]
         if bond.name in dot_number:
-            lines += [(bond.name, dot_number[bond.name], end) for end in found]
+            lines += [(bond.name, dot_number[bond.name], end) for end in joined]
         else:
-            lines.append((bond.name, found[0], found[1]))
+            lines.append((bond.name, joined[0], joined[1]))
     near: list[set[int]] = [set() for _ in range(len(cores) + len(dots))]
     for _, one, other in lines:
         near[one].add(other)
         near[other].add(one)
-    return Web(cores, dots, tuple(lines), tuple(tuple(sorted(found)) for found in near))
+    return Web(cores, dots, tuple(lines), tuple(tuple(sorted(others)) for others in near))
 
 
 def distances(near: Near, start: int) -> dict[int, int]:

@@ -140,17 +140,17 @@ def _parameters(graph: Graph) -> Iterator[Problem]:
 
 def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
     """Warnings about parts of a term that nothing joins."""
-    found = topology.parts(term)
-    if len(found) < 2:
+    parts = topology.parts(term)
+    if len(parts) < 2:
         return
-    shown = listing([f"({listing(part)})" for part in found])
+    shown = listing([f"({listing(part)})" for part in parts])
     yield Problem(
-        f"the cores{_of(graph, names)} make {len(found)} parts that nothing joins: {shown}.",
+        f"the cores{_of(graph, names)} make {len(parts)} parts that nothing joins: {shown}.",
         "The weight is the outer product of what the parts give. To join them, let them share a bond.",
         ("terms", term.name, "cores"),
     )
     for core in term.cores:
-        if (core.name,) in found:
+        if (core.name,) in parts:
             what = "touches no bond" if core.edges else "touches no bond and no mode: it is a single number"
             yield Problem(
                 f"core '{core.name}'{_of(graph, names)} {what}.",

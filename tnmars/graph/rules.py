@@ -85,7 +85,7 @@ def _terms(fields: Fields) -> Iterator[Problem]:
     names: set[str] = set()
     ends = [term.ends() for term in fields.terms]
     several = len(ends) > 1
-    absent = {mode.name for mode in fields.modes if several and not any(mode.name in found for found in ends)}
+    absent = {mode.name for mode in fields.modes if several and not any(mode.name in listed for listed in ends)}
     slips: set[str] = set()
     for term in fields.terms:
         path = ("terms", term.name)
@@ -201,7 +201,7 @@ def _shared(fields: Fields) -> Iterator[Problem]:
                 f"Modes: {listing(list(modes))}.{nearest(name, modes)}",
                 path,
             )
-        elif ends and max(len(found.get(name, ())) for found in ends) < 2:
+        elif ends and max(len(listed.get(name, ())) for listed in ends) < 2:
             yield Problem(
                 f"shared lists mode '{name}', but no term has it on two cores.",
                 "Remove it from shared.",

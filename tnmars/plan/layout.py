@@ -111,7 +111,7 @@ class Layout:
         kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
         is_fixed = self._is_fixed(tree)
         places = (self._places(tree[0]), self._places(tree[1]), self._places(tree))
-        found: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
+        cheapest: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
         for one in self.ways(tree[0]):
             for two in self.ways(tree[1]):
                 spent, fixed = one.cost + two.cost, one.fixed + two.fixed
@@ -121,13 +121,13 @@ class Layout:
                     rank = total - done if self.weighing.folded else total
                     if wanted is not None and not (is_fixed and self.weighing.folded):
                         rank += self._copy(order, wanted, places[2])
-                    if order not in found or (rank, total) < found[order][:2]:
-                        found[order] = (rank, total, done, make)
-        ranked = sorted(found, key=lambda order: found[order][:2])
+                    if order not in cheapest or (rank, total) < cheapest[order][:2]:
+                        cheapest[order] = (rank, total, done, make)
+        ranked = sorted(cheapest, key=lambda order: cheapest[order][:2])
         chosen = ranked[:KEEP]
         if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
             chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
-        return [Way(make(), total, done) for _, total, done, make in map(found.__getitem__, chosen)]
+        return [Way(make(), total, done) for _, total, done, make in map(cheapest.__getitem__, chosen)]
 
     def _places(self, tree: Tree) -> Places:
         """The lengths of the spatial axes of the result of a tree."""

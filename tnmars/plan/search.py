@@ -74,8 +74,8 @@ class Search:
                 if sum(map(len, layers)) + len(layer) > MAX_SUBSETS:
                     return _up_to(MAX_PARTS, layers), False
             layers.append(layer)
-        found = [members for layer in layers for members in sorted(layer)]
-        return (found if self.cores in found else [*found, self.cores]), True
+        sets = [members for layer in layers for members in sorted(layer)]
+        return (sets if self.cores in sets else [*sets, self.cores]), True
 
     def best(self, members: Members) -> Tree:
         """The cheapest tree over a set of cores."""
@@ -97,14 +97,14 @@ class Search:
             (part, rest) for part in splits if (rest := members ^ part) in self._known and self._is_joined(part, rest)
         ]
         options = options or [(part, members ^ part) for part in splits]  # unconnected parts
-        found: tuple[float, Tree] | None = None
+        best: tuple[float, Tree] | None = None
         for part, rest in options:
             one, two = self.cheapest(part), self.cheapest(rest)
             total = one[0] + two[0] + self._price(self._left(part), self._left(rest), members)
-            if found is None or total < found[0]:
-                found = (total, (one[1], two[1]))
-        assert found is not None
-        return found
+            if best is None or total < best[0]:
+                best = (total, (one[1], two[1]))
+        assert best is not None
+        return best
 
     def _left(self, members: Members) -> Mask:
         """The labels of the contraction of some leaves: those that another leaf or the output needs."""

@@ -46,7 +46,7 @@ def plan_from_json(data: object, graph: Graph) -> dict[tuple[str, int], Form]:
     table = _table(data, ("version", *MODES), "the plan")
     if table["version"] != VERSION or isinstance(table["version"], bool):
         wrong(f"the plan has version {table['version']!r}; this version of tnmars reads {VERSION}.")
-    found = {}
+    forms = {}
     for mode in MODES:
         if not isinstance(table[mode], dict):
             wrong(f"'{mode}' of the plan is {_shown(table[mode])}, which is not a table.")
@@ -54,11 +54,11 @@ def plan_from_json(data: object, graph: Graph) -> dict[tuple[str, int], Form]:
             if not (isinstance(text, str) and text.isascii() and text.isdigit() and text == str(int(text[:12]))):
                 wrong(f"'{mode}' of the plan has {text!r}, which is not a batch.")
             try:
-                found[mode, int(text)] = form_from_json(form, graph)
+                forms[mode, int(text)] = form_from_json(form, graph)
             except TnmarsError as error:
                 first = error.problems[0]
                 raise TnmarsError(Problem(f"plan '{mode}' for batch {text}: {first.text}", first.hint)) from None
-    return found
+    return forms
 
 
 def form_to_json(form: Form) -> dict[str, Any]:

@@ -104,10 +104,10 @@ def _size(drawing: str) -> tuple[int, int]:
 
 def _bonds(layer: Layer, history: History) -> Html:
     heads = ["Bond", "joins", "rank before", "useful at most", "gates keep", "rank after", ""]
-    found = [_bond(bond) for bond in layer.bonds]
-    if not found:
+    rows = [_bond(bond) for bond in layer.bonds]
+    if not rows:
         return tag("p", text("The graph has no bonds."))
-    parts = [tag("h3", text("Bonds and gates")), table(heads, found, "Bonds")]
+    parts = [tag("h3", text("Bonds and gates")), table(heads, rows, "Bonds")]
     gated = [bond for bond in layer.bonds if bond.probabilities]
     words = "The layer had no gates before."
     if gated:

@@ -117,13 +117,13 @@ def _decode(data: bytes) -> str:
                 place=_place_after(before),
             )
         ) from None
-    found = _UNPRINTABLE.search(text)
-    if found:
+    bad = _UNPRINTABLE.search(text)
+    if bad:
         raise TextError(
             Problem(
-                f"character U+{ord(found.group()):04X} is not printable.",
+                f"character U+{ord(bad.group()):04X} is not printable.",
                 "Remove it.",
-                place=_place_after(text[: found.start()]),
+                place=_place_after(text[: bad.start()]),
             )
         )
     for at, line in enumerate(_DIRECTIVE.finditer(text)):

@@ -183,9 +183,9 @@ def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
             hint = f"Parameters of the file: {listing(list(declared))}.{nearest(name, declared)}"
             into.report(at, ("params",), f"'{name}' was set from outside, but the file has no such parameter.", hint)
             continue
-        found = size_problem(f"parameter '{name}', set from outside,", value)
-        if found is not None:
-            into.report(at, ("params",), found.text, found.hint)
+        problem = size_problem(f"parameter '{name}', set from outside,", value)
+        if problem is not None:
+            into.report(at, ("params",), problem.text, problem.hint)
         else:
             declared[name] = value
     into.params = declared

@@ -207,7 +207,7 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
     for key, value in expected.items():
         if key not in held.tensors:
             continue
-        found = held.tensors[key]
+        stored = held.tensors[key]
         if not isinstance(value, Tensor):
             yield Problem(f"'{key}' of the model's state is not a tensor, but it is one in the file.")
         elif is_sharded(value):
@@ -215,13 +215,13 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
         elif value.is_meta:
             fix = "Give it memory first: model.to_empty(device='cpu')."
             yield Problem(f"tensor '{key}' of the model is on the meta device.", fix)
-        elif found.shape != value.shape:
+        elif stored.shape != value.shape:
             yield Problem(
-                f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(found.shape)} in the file."
+                f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(stored.shape)} in the file."
             )
         else:
             other = first.setdefault(id(value), key)
-            if not _same(held.tensors[other], found):
+            if not _same(held.tensors[other], stored):
                 yield Problem(f"tensors '{other}' and '{key}' are one in the model, but differ in the file.")
 
 
