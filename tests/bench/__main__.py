@@ -1,6 +1,6 @@
 """`python tests/bench`: the benchmark against dense torch layers, plain torch and peers, or some rows of it.
 
-Every figure is a ratio within one interleaved run. It is no part of the package: it needs `pip install '.[bench]'`.
+Every figure is a ratio within one interleaved run. It is not part of the package: it needs `pip install '.[bench]'`.
 """
 
 from __future__ import annotations
