@@ -1,4 +1,4 @@
-"""Files that are whole or not there: their rights, and what is left of an interrupted write."""
+"""Files that are written completely or not at all: their rights, and what is left of an interrupted write."""
 
 from __future__ import annotations
 

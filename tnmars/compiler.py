@@ -82,11 +82,11 @@ def compile(
             raise TnmarsError(f"{name} is {size!r}, but must be an integer of at least 1.")
     if dtype is not None and not dtype.is_floating_point:
         raise TnmarsError(f"dtype is {dtype}, but must be a floating-point type such as torch.float32.")
-    found = graph if isinstance(graph, Graph) else spec.load(graph)
+    declared = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias
     if options:
-        merged = {**dict(found.options), **options}
-        found = replace(found, options=tuple(merged.items()))  # type: ignore[arg-type]
-    planner = Planner(found, model or machine_model(), batch, image, optimizer, fastest if tune else None)
+        merged = {**dict(declared.options), **options}
+        declared = replace(declared, options=tuple(merged.items()))  # type: ignore[arg-type]
+    planner = Planner(declared, model or machine_model(), batch, image, optimizer, fastest if tune else None)
     return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)

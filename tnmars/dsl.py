@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Bonds = int | Mapping[str, int]
-"""One size for all bonds; or sizes by name, `r1`, or `t1.r1` where there are several terms."""
+"""One size for all bonds; or sizes by name, `r1`, or `t1.r1` if there are several terms."""
 
 _TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+])|(?P<end>$))")
 
@@ -96,15 +96,15 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
         return []
     if not isinstance(bonds, Mapping):
         bonds = dict.fromkeys(used, bonds)
-    found = {}
+    edges = {}
     for key, size in bonds.items():
         name = key.removeprefix(prefix) if isinstance(key, str) else key
-        if name in used and (name not in found or key == prefix + name):
+        if name in used and (name not in edges or key == prefix + name):
             spent.add(key)
             try:
-                found[name] = Edge(name, size)
+                edges[name] = Edge(name, size)
             except GraphError as error:
-                found[name] = Edge(name, 1)
+                edges[name] = Edge(name, 1)
                 wrong += error.problems
     wrong += [
         Problem(
@@ -112,9 +112,9 @@ def _sizes(used: list[str], bonds: Bonds | None, prefix: str, spent: set[str], w
             f"Sizes are given for: {listing(list(map(str, bonds)))}.{nearest(name, map(str, bonds))}",
         )
         for name in used
-        if name not in found
+        if name not in edges
     ]
-    return list(found.values())
+    return list(edges.values())
 
 
 class _Parser:
@@ -153,10 +153,10 @@ class _Parser:
             try:
                 cores.append(Core(word, tuple(edges)))
             except GraphError as error:
-                found = [
+                placed = [
                     (places[int(problem.path[0])] if problem.path else start, problem) for problem in error.problems
                 ]
-                raise GraphError([self._at(*entry) for entry in found]) from None
+                raise GraphError([self._at(*entry) for entry in placed]) from None
         if not cores:
             raise self._error("expected a core such as G1[i1, r1]")
         return name, cores
@@ -203,13 +203,13 @@ class _Parser:
         return GraphError(self._at(self.start, Problem(f"{wanted}, got {got}.", self._pointer())))
 
     def _pointer(self) -> str:
-        """The line of the error, as much of it as is near, with a caret below."""
+        """The line of the error, shortened to the part around it, with a caret below."""
         first = max(self.text.rfind("\n", 0, self.start) + 1, self.start - 30)
         near = self.text[first : self.start + 30].partition("\n")[0]
         return f"{near}\n{' ' * (self.start - first)}^".replace("\t", " ")
 
     def _at(self, start: int, problem: Problem) -> Problem:
-        """The problem with its place in the text, whose lines count only where there are several."""
+        """The problem with its place in the text, whose line is given only if there are several."""
         before = self.text[:start].split("\n")
         line = f"line {len(before)}, " if "\n" in self.text else ""
         return Problem(f"network text, {line}column {len(before[-1]) + 1}: {problem.text}", problem.hint)

@@ -68,7 +68,7 @@ class TnmarsError(ValueError):
 
     Args:
         problems: A message, or one or more problems. They are reported together.
-        source: The file that the problems are about, put before each line.
+        source: The file that the problems are about, put in front of each line.
 
     Attributes:
         problems: The problems, as a tuple of `Problem`.
@@ -156,7 +156,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The known name most similar to `name`, or an empty text. The search is slow, so that long lists are cut short.
+    """The known name most similar to `name`, or an empty text. The search is slow, so long lists are cut.
 
     >>> closest("core", ["cores", "bonds"]), closest("I", ["i", "o"]), closest("cores" * 100, ["cores"])
     ('cores', 'i', '')

@@ -187,7 +187,8 @@ def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
         weight: The modes and options of the weight, as for `tnmars.network`.
 
     Example:
-        >>> print(tucker2("conv", inputs=(8,), outputs=(6,), kernel=(3, 3), ranks=(4, 2)).terms[0])
+        >>> conv = tucker2("conv", inputs=(8,), outputs=(6,), kernel=(3, 3), ranks=(4, 2))
+        >>> print(conv.terms[0])
         G[r1, k1, k2, r2] U1[i1, r1] U2[o1, r2]
     """
     fields = weight_fields(kind, weight)
@@ -322,7 +323,7 @@ def complete(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weigh
 
 @_family
 def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
-    """Block tensor train: core k has the first k inputs and the outputs from the k-th; with rank 1, Monarch.
+    """Block tensor train: core k has the first k inputs, and the outputs starting with the k-th; with rank 1, Monarch.
 
     Its modes are shared: a core is a stack of blocks, one for each value of the modes that it shares.
 
@@ -362,7 +363,7 @@ FAMILIES: dict[str, Callable[..., Graph]] = {
 
 
 def settings(family: str) -> dict[str, bool]:
-    """The keywords that a family takes beside those of every weight, and whether each is required."""
+    """The keywords that a family takes in addition to those of every weight, and whether each is required."""
     parameters = inspect.signature(FAMILIES[family]).parameters.values()
     return {
         parameter.name: parameter.default is parameter.empty

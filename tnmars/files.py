@@ -109,7 +109,7 @@ def _keep(target: Path, second: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes renames in a folder durable; does nothing where the system does not support that."""
+    """Makes renames in a folder durable; does nothing if the system does not support that."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

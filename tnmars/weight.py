@@ -61,16 +61,16 @@ def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
         raise GraphError(Problem(text, f"Write {KEYWORD[role]}=(7, 4), or {KEYWORD[role]}={{'a': 7, 'b': 4}}."))
     if not isinstance(sizes, Mapping):
         sizes = {f"{LETTER[role]}{at}": size for at, size in enumerate(sizes, 1)}
-    found: list[Edge] = []
+    modes: list[Edge] = []
     wrong: list[Problem] = []
     for name, size in sizes.items():
         try:
-            found.append(Edge(name, size, role))
+            modes.append(Edge(name, size, role))
         except GraphError as error:
             wrong += error.problems
     if wrong:
         raise GraphError(wrong)
-    return tuple(found)
+    return tuple(modes)
 
 
 def axes(text: str | Iterable[str]) -> tuple[Axis, ...]:

@@ -39,7 +39,7 @@ class Room:
     meaning: str
     """The first paragraph of its docstring."""
     files: tuple[str, ...] = ()
-    """The modules of a folder; none for a module."""
+    """The modules of a folder, such as `graph` or `kinds/base`; empty for a module."""
 
     @property
     def is_folder(self) -> bool:
@@ -66,8 +66,8 @@ def rooms() -> dict[str, Room]:
     found = {}
     for path in sorted(PACKAGE.iterdir()):
         if (path / "__init__.py").exists():
-            inside = [entry.relative_to(path).with_suffix("") for entry in sorted(path.rglob("*.py"))]
-            files = tuple(entry.as_posix() for entry in inside if not entry.stem.startswith("__"))
+            inner = (entry for entry in path.rglob("*.py") if not entry.stem.startswith("__"))
+            files = tuple(sorted(entry.relative_to(path).with_suffix("").as_posix() for entry in inner))
             found[path.name] = Room(path.name, first_paragraph(path / "__init__.py"), files)
         elif path.suffix == ".py" and not path.stem.startswith("__"):
             found[path.stem] = Room(path.stem, first_paragraph(path))

@@ -1,6 +1,6 @@
 """`python tests/bench`: the benchmark against dense torch layers, plain torch and peers, or some rows of it.
 
-Every figure is a ratio within one interleaved run. It is no part of the package: it needs `pip install '.[bench]'`.
+Every figure is a ratio within one interleaved run. It is not part of the package: it needs `pip install '.[bench]'`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bench import masks, report, sweep
 from bench.cases import cases
 from bench.run import Row, run_case
 
-from tnmars.bench.single import markdown
 from tnmars.files import write_text
+from tnmars.text.tables import markdown
 
 QUICK = "784,ring,tucker-2 conv,d=3"
 """The rows of a smoke run: each kind, and nothing slow."""
@@ -77,18 +77,18 @@ def main(given: list[str] | None = None) -> int:
             if not rows:
                 print(f"no case has a name with '{asked.rows}'; cases: {', '.join(c.name for c in cases())}")
                 return 2
-            print("\n".join([markdown(report.table(rows)), "", *report.summary(rows), ""]))
+            print("\n".join([markdown(report.table(rows), padded=True), "", *report.summary(rows), ""]))
     if not asked.no_masks:
         given_names = asked.rows or (QUICK if asked.quick else "")
         timed = [
             masks.run_masks(case, rounds=2 if asked.quick else 25, tune=not asked.quick) for case in cases(given_names)
         ]
-        print("\n".join([markdown(masks.table(timed)), "", *masks.summary(timed), ""]))
+        print("\n".join([markdown(masks.table(timed), padded=True), "", *masks.summary(timed), ""]))
         written["masks"] = masks.as_json(timed)
         _write(asked, written)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
-        print("\n".join([markdown(sweep.table(found)), "", *sweep.summary(found)]))
+        print("\n".join([markdown(sweep.table(found), padded=True), "", *sweep.summary(found)]))
         written["sweep"] = sweep.as_json(found)
     _write(asked, written)
     return 0

@@ -1,6 +1,6 @@
 """Runs the cases: every contender in turn, inference and training steps, and the memory of a training step.
 
-In goes a `Case`, out comes a `Row` of timings; what it says about the targets is asked of the row.
+A `Case` becomes a `Row` of timings; the row knows whether its targets are met.
 """
 
 from __future__ import annotations

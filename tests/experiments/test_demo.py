@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import tnmars
 from tnmars import cli
@@ -28,7 +29,8 @@ def test_the_demo_finds_what_was_planted(
     pruned = tnmars.load(tmp_path / "tensor-train.yaml")
     layer = tnmars.load_into(tnmars.compile(pruned), tmp_path / "tensor-train.safetensors")
     assert layer().shape == (8, 8, 8, 8)
-    assert "<svg" in (tmp_path / "tensor-train.html").read_text(encoding="utf-8")
+    page = (tmp_path / "tensor-train.html").read_text(encoding="utf-8")
+    assert "<svg" in page and "Relative error" in page and "No metric was given" not in page
 
 
 def test_what_counts_as_recovered() -> None:
@@ -37,3 +39,16 @@ def test_what_counts_as_recovered() -> None:
     assert parameters(first.hidden) == 200 and parameters(second.hidden) == 228
     _, noise = demo.tensor(first.hidden, 0)
     assert 0.009 < noise < 0.011
+
+
+def test_the_error_before_pruning_is_relative_to_the_data() -> None:
+    layer = tnmars.compile(tnmars.families.cp("tensor", free=(3, 4), rank=2, name="x"))
+    exact = layer.dense().detach().double()
+    unit = exact / exact.square().mean().sqrt()
+    with torch.no_grad():
+        layer.cores.get("A1").div_(exact.square().mean().sqrt())
+    assert demo.relative_error(layer, 7.0 * unit) < 1e-6
+    other = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    root_mean_square = (other.numpy() ** 2).mean() ** 0.5
+    target = ((unit.numpy() - other.numpy() / root_mean_square) ** 2).mean() ** 0.5
+    assert demo.relative_error(layer, other) == pytest.approx(target, rel=1e-5)

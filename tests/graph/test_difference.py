@@ -1,4 +1,4 @@
-"""Two graphs side by side: what is told about bonds, cores and counts."""
+"""Two graphs side by side: what is said about bonds, cores and counts."""
 
 from __future__ import annotations
 

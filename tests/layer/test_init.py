@@ -1,4 +1,4 @@
-"""Initial values: the whole weight has the variance asked for, whatever the graph."""
+"""Initial values: the weight has the requested variance, whatever the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The top of a report: a model that got worse is not praised for its size, and silence about quality is said."""
+"""The top of a report: a model that got worse is not praised for its size, and a missing metric is mentioned."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_models_with_nothing_in_common(model: nn.ModuleDict) -> None:
     with pytest.raises(tnmars.TnmarsError) as error:
         collect(model, tnmars.compile(TT))
     assert "Before: fc1, fc2. After: the model itself." in str(error.value)
-    with pytest.raises(tnmars.TnmarsError, match="a dict is no model"):
+    with pytest.raises(tnmars.TnmarsError, match="a dict is not a model"):
         collect({}, model)  # type: ignore[arg-type]
     with pytest.raises(tnmars.TnmarsError, match="batch is 0"):
         collect(model, model, batch=0)

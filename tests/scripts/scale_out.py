@@ -1,4 +1,4 @@
-"""One training script for one process, DDP and FSDP2: trains with gates, cuts, wraps anew and trains on.
+"""One training script for one process, DDP and FSDP2: trains with gates, cuts, wraps again and continues training.
 
 Run by tests/layer/test_distributed.py: each rank writes what it saw as JSON. `python scale_out.py plain FOLDER`, or
 torchrun.

@@ -1,4 +1,4 @@
-"""Spec files: what is read is what was written, nothing is turned into something else, all that is wrong is said."""
+"""Spec files: what is read is what was written, nothing is turned into something else, every problem is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published schema: shipped as generated, valid itself, and of one mind with the reader about the form of a file.
+"""The published schema: shipped as generated, valid itself, and in agreement with the reader about the shape of a file.
 
 What needs the graph is beyond a schema: names declared and used, sizes that fit. So the reader's side of the comparison
 is its walk over the table of keys alone, in which every name at a size counts as a parameter.

@@ -1,4 +1,4 @@
-"""The worked examples in `specs/`: all load, none warns but where it says so, and together they cover the format."""
+"""The worked examples in `specs/`: all load, none warns unless it says so, and together they cover the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training checkpoints: a run goes on bit for bit after any kill, and damage of any kind is seen and has a way out."""
+"""Training checkpoints: a run continues bit for bit after any kill, and damage of any kind is seen and has a way out."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_any_damage_is_seen_and_the_previous_one_offered(two: Path) -> None:
         assert text.startswith(f"{two}: is ")
         assert "damaged" in text
         assert hint == (
-            f"  The previous checkpoint is there and whole: {two}.previous. "
+            f"  The previous checkpoint is intact: {two}.previous. "
             f"To continue from it: load_checkpoint({str(two)!r}, ..., previous=True)."
         )
         assert all(value.equal(before[key]) for key, value in model.state_dict().items())
@@ -372,7 +372,7 @@ def test_where_there_is_no_other_file_that_is_said(two: Path, tmp_path: Path) ->
     with pytest.raises(CheckpointError, match=r"\n  There is no other: .*a\.previous is damaged too\.$"):
         tnmars.load_checkpoint(path, model, optimizer)
     path.write_bytes(two.read_bytes())
-    with pytest.raises(CheckpointError, match=r"\n  The last checkpoint is there and whole: .*a\. To continue"):
+    with pytest.raises(CheckpointError, match=r"\n  The last checkpoint is intact: .*a\. To continue"):
         tnmars.load_checkpoint(path, model, optimizer, previous=True)
 
 

@@ -13,7 +13,7 @@ from tnmars.graph import Graph
 Labels = tuple[str, ...]
 BATCH = "@batch"
 SEARCHED = 13
-"""Up to how many operands the best path by operations is found; beyond, a random search is good enough."""
+"""With more operands, a random search for a path is good enough; with fewer, the best one is found."""
 
 
 def pairwise(labels: Sequence[Labels], sizes: Mapping[str, int], output: Labels) -> Callable[[list[Tensor]], Tensor]:
@@ -37,7 +37,7 @@ def pairwise(labels: Sequence[Labels], sizes: Mapping[str, int], output: Labels)
 
 
 def _pairs(step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """A step of a path in pairs: one with several operands is several, the last result being last in the list."""
+    """The steps of a path in pairs: a step with several operands becomes several steps, each on the last result."""
     if len(step) < 3:
         yield step
         return
@@ -68,7 +68,7 @@ def contraction(
 ) -> Callable[[Mapping[str, Tensor], list[Tensor]], Tensor]:
     """The sum of the terms of a graph, contracted with other operands.
 
-    Modes that are `taken` by an index are no axes of their cores any more: these have the batch first instead.
+    Modes that are `taken` by an index are no longer axes of their cores: these have the batch first instead.
     """
     runs = []
     for term in graph.terms:

@@ -50,7 +50,7 @@ def rebuilt_weight(graph: Graph) -> Callable[[Mapping[str, Tensor]], Tensor]:
 
 
 def rebuild(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, largest: float = inf) -> Contender | None:
-    """Rebuilds the weight on each call, then calls torch's own layer; none where there is no such layer."""
+    """Rebuilds the weight on each call, then calls torch's own layer; `None` if torch has no such layer."""
     layer = dense_layer(graph, largest)
     if layer is None:
         return None
@@ -65,7 +65,7 @@ def _trained(cores: Mapping[str, Tensor], bias: Tensor | None) -> tuple[Tensor, 
 
 
 def push(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Contender | None:
-    """Pairwise einsum over the input and the cores; none for a convolution, which einsum cannot say."""
+    """Pairwise einsum over the input and the cores; `None` for a convolution, which einsum cannot express."""
     made = _PUSHED.get(graph.kind)
     if made is None:
         return None

@@ -1,8 +1,7 @@
-"""One graph of the user's: the compiled layer against torch's dense layer and against plain torch."""
+"""One graph, given by the user: the compiled layer against torch's dense layer and against plain torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,7 +47,7 @@ def _plain(graph: Graph, layer: TNModule, batch: int) -> list[Contender]:
 
 
 def bench_file(graph: Graph, batch: int = 128, image: int = 32, *, tune: bool = False, rounds: int = 9) -> Result:
-    """Times a graph at a batch, in the number of threads that torch has at the moment.
+    """Times a graph for one batch size, with torch's current number of threads.
 
     The compiled layer, its frozen forms, torch's dense layer, pairwise einsum and rebuilding the weight.
     """
@@ -88,12 +87,3 @@ def table(result: Result) -> list[list[str]]:
             cells.append("-" if found is None or unit is None else f"{found / unit:.2f}")
         lines.append(cells)
     return lines
-
-
-def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Cells as a Markdown table, padded so that it reads well as plain text too."""
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -32,7 +32,7 @@ cli.add_command(plans.compile_, "compile")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command and exits: 0 for success, 2 for bad input, 1 for a bug of tnmars, 130 if interrupted."""
+    """Runs a command and exits: 0 for success, 2 for bad input, 1 for a bug in tnmars, 130 if interrupted."""
     sys.exit(run(arguments))
 
 

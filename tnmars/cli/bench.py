@@ -9,6 +9,7 @@ import click
 from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
 from tnmars.cli.plans import IMAGE
 from tnmars.errors import plural
+from tnmars.text.tables import markdown
 
 
 def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
@@ -54,5 +55,5 @@ def bench(
         times = {"inference": dict(result.inference), "training": dict(result.training)}
         data.append({"file": file, "batch": batch, "image": image, "threads": count, **times})
         head = f"{str(graph).splitlines()[0]}; batch {batch}, {plural(count, 'thread')}"
-        texts.append(f"{head}\n\n{single.markdown(single.table(result))}")
+        texts.append(f"{head}\n\n{markdown(single.table(result), padded=True)}")
     click.echo(json.dumps(data, indent=1) if as_json else "\n\n".join(texts))

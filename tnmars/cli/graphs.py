@@ -209,7 +209,7 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
 
 
 def _incidence(graph: Graph) -> dict[str, Any]:
-    """Cores with shapes and bonds with ends, as data; no useful sizes where there are too many bonds."""
+    """Cores with shapes and bonds with ends, as data; no useful sizes if there are too many bonds."""
     from tnmars.graph.lint import has_bounds, useful_size
 
     bounded = has_bounds(graph)

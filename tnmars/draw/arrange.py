@@ -1,6 +1,6 @@
 """Positions for one connected part by its topology, and where the open legs of each vertex should go.
 
-The unit is the distance between two neighbouring cores; x grows to the right and y downwards.
+The unit is the distance between two neighboring cores; x grows to the right and y downwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Arranged:
 
 
 def arrange(near: Near, part: Sequence[int]) -> Arranged:
-    """The positions of the vertices of one part, the shape being found from its topology."""
+    """The positions of the vertices of one part; its topology decides the shape."""
     if (order := path_order(near, part)) is not None:
         return Arranged({vertex: (float(at), 0.0) for at, vertex in enumerate(order)}, by_role=True)
     if (order := ring_order(near, part)) is not None:

@@ -1,4 +1,4 @@
-"""Trees in characters: the root on the left and branches to the right, or one line per vertex where that is wide."""
+"""Trees in characters: the root on the left and branches to the right, or one line per vertex if that is too wide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DEEPEST = 200
 
 
 def branches(view: View, root: int, width: int) -> Canvas | None:
-    """A tree that grows to the right, or downwards where that is too wide; None where both are."""
+    """A tree that grows to the right, or downwards if that is too wide; None if both are."""
     for sideways in (True, False):
         found = Canvas()
         if _branch(found, view, (0, 0), root, None, None if sideways else 0) is not None and found.width <= width:
@@ -26,9 +26,9 @@ def _branch(
     indent: int | None,
     depth: int = 0,
 ) -> int | None:
-    """Draws a vertex with all that hangs on it, and returns the row after it; None where the tree is too deep.
+    """Draws a vertex with all of its branches, and returns the row after it; None if the tree is too deep.
 
-    With an `indent`, what hangs on it stands below, from that column on; without, to its right.
+    With an `indent`, its branches stand below, starting at that column; without, to its right.
     """
     if depth > _DEEPEST:
         return None

@@ -1,4 +1,4 @@
-"""A sheet of characters that grows as it is written on, each with a style. Nothing about graphs."""
+"""A sheet of characters that grows as it is written on, each with a style. Nothing here knows about graphs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def dot(graph: Graph) -> str:
     '"main.core.A" -- "main.core.B" [label="r 2"];'
     """
     title = ": ".join(filter(None, (graph.name, signature(graph))))
-    # Of Graphviz's programs neato draws best, but fdp alone of its kind knows clusters.
+    # Of Graphviz's programs neato draws best, but of the spring layouts only fdp supports clusters.
     engine = "fdp" if len(graph.terms) > 1 else "neato"
     lines = [
         f"graph {_quoted(graph.name or 'graph')} {{",

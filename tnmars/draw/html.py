@@ -7,6 +7,7 @@ from html import escape
 from tnmars.draw.svg import svg
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
+from tnmars.text.numbers import number
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -20,8 +21,6 @@ def html(graph: Graph) -> str:
     """The page."""
     numbers = count(graph)
     title = escape(graph.name or graph.kind)
-    bits = numbers.dense.bit_length()
-    dense = f"{numbers.dense:,}" if bits < 64 else f"about 2^{bits - 1}"
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -29,7 +28,7 @@ def html(graph: Graph) -> str:
 <title>{title}</title>
 <style>{_STYLE}</style>
 <h1>{title}</h1>
-<p>{numbers.cores:,} parameters in the cores, {dense} in the dense weight: {numbers.sentence}.</p>
+<p>{numbers.cores:,} parameters in the cores, {number(numbers.dense)} in the dense weight: {numbers.sentence}.</p>
 {svg(graph)}
 <pre>{escape(str(graph))}</pre>
 </html>

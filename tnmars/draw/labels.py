@@ -1,4 +1,4 @@
-"""Places for the labels of bonds, dots and legs: of some candidates the one that covers least.
+"""Places for the labels of bonds, dots and legs: of several candidates, the one that covers least.
 
 Each function puts what it has placed on the board, so that the next one keeps clear of it.
 """
@@ -35,7 +35,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Stroke:
-    """A line of a bond: from, to, and the control point of a quadratic curve where it is bowed."""
+    """A line of a bond: from, to, and the control point of a quadratic curve if it is bowed."""
 
     bond: str
     start: Pixel
@@ -68,7 +68,7 @@ class Leg:
 
 
 def _label(name: str, size: int) -> Label:
-    """A label that is not yet anywhere."""
+    """A label that is not yet placed."""
     shown, number = shorten(name, LONGEST_NAME), f"{size:,}"
     return Label(shown, number, Box(0, 0, text_width(f"{shown} {number}", LABEL_FONT), _LABEL_HIGH))
 
@@ -92,7 +92,7 @@ def _cheapest(
 def place_bond(
     board: Board, stroke: Stroke, size: int, width: float, middle: Point | None, tries: int
 ) -> tuple[Label, float]:
-    """The label of a bond beside its line, if it can on the side away from `middle`, else above; and what it covers."""
+    """The label of a bond beside its line, away from `middle` if possible, else above; and what it covers."""
     label = _label(stroke.bond, size)
     places = _beside(stroke, label.box, _GAP + max(0.0, width / 2 - 1.5), middle, tries)
     return _cheapest(board, label, f"bond {stroke.bond}", places)

@@ -1,4 +1,4 @@
-"""Where to draw what: a term of a graph goes in, positions of cores, dots, lines and legs come out.
+"""Where to draw what: positions of the cores, dots, lines and legs of a term.
 
 The shape follows from the topology alone. Pixels, characters and text are not known here.
 """
@@ -16,7 +16,7 @@ from tnmars.draw.web import Web, parts, web
 from tnmars.graph import Core, Graph, Role, Term
 
 UP_ROLES = (Role.IN, Role.LOOKUP, Role.PATCH)
-"""The roles whose legs point up where those of the others point down."""
+"""The roles whose legs point up; those of the others point down."""
 REACH = 0.8
 """About how far a leg and its label reach, in units."""
 _BOW = 0.3
@@ -27,7 +27,7 @@ _ROOM = 0.4 * pi
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a bond from a core, or from the bond's dot where `start` is None, to a core.
+    """A line of a bond from a core, or from the bond's dot if `start` is None, to a core.
 
     `bend` is how far its middle lies off the straight line: to the right when going from start to end, in units.
     """
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions in units of the distance between neighbouring cores, y growing downwards.
+    """Positions in units of the distance between neighboring cores, y growing downwards.
 
     `dots` holds the bonds with three or more ends; `legs` the direction, of length 1, of every `(core, mode)`.
     """
@@ -98,7 +98,7 @@ def _legs(graph: Graph, cores: Sequence[Core], view: Web, arranged: Arranged) ->
     number = {name: at for at, name in enumerate(view.cores)}
     points = arranged.points
     middle = sum(x for x, _ in points.values()) / len(points), sum(y for _, y in points.values()) / len(points)
-    found = {}
+    angles = {}
     for core in cores:
         at = number[core.name]
         modes = [edge for edge in core.edges if edge in roles]
@@ -118,8 +118,8 @@ def _legs(graph: Graph, cores: Sequence[Core], view: Web, arranged: Arranged) ->
         else:
             away = None if _near(points[at], middle) else _angle(middle, points[at])
             legs = dict(zip(modes, into_gaps(lines, away, len(modes)), strict=True))
-        found.update({(core.name, mode): angle for mode, angle in legs.items()})
-    return found
+        angles.update({(core.name, mode): angle for mode, angle in legs.items()})
+    return angles
 
 
 def _angle(start: Point, end: Point) -> float:
@@ -131,7 +131,7 @@ def _near(one: Point, other: Point) -> bool:
 
 
 def _packed(blocks: Sequence[tuple[dict[int, Point], dict[tuple[str, str], float]]], view: Web) -> list[Point]:
-    """How far to move each part so that they stand side by side, in rows where there are many."""
+    """How far to move each part so that they stand side by side, in rows if there are many."""
     boxes = []
     for points, legs in blocks:
         names = {view.cores[at]: point for at, point in points.items() if at < len(view.cores)}
@@ -145,14 +145,14 @@ def _packed(blocks: Sequence[tuple[dict[int, Point], dict[tuple[str, str], float
         if rows[-1] and sum(sides[other][0] for other in rows[-1]) + wide > limit:
             rows.append([])
         rows[-1].append(at)
-    found, top = [], 0.0
+    moves, top = [], 0.0
     for row in rows:
         left, high = 0.0, max(sides[at][1] for at in row)
         for at in row:
-            found.append((left - boxes[at][0], top + (high - sides[at][1]) / 2 - boxes[at][1]))
+            moves.append((left - boxes[at][0], top + (high - sides[at][1]) / 2 - boxes[at][1]))
             left += sides[at][0]
         top += high
-    return found if len(blocks) > 1 else [(0.0, 0.0)]
+    return moves if len(blocks) > 1 else [(0.0, 0.0)]
 
 
 def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
@@ -162,7 +162,7 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
         parallel[(min(one, other), max(one, other))] = parallel.get((min(one, other), max(one, other)), 0) + 1
     met: dict[tuple[int, int], int] = {}
     crowded = len(view.lines) * len(points) > 100_000
-    found = []
+    lines = []
     for bond, one, other in view.lines:
         pair = (min(one, other), max(one, other))
         at = met.get(pair, 0)
@@ -171,12 +171,12 @@ def _lines(view: Web, points: Mapping[int, Point]) -> tuple[Line, ...]:
         if parallel[pair] == 1 and not crowded:
             bend = _around(view, points, one, other)
         start = view.cores[one] if one < len(view.cores) else None
-        found.append(Line(bond, start, view.cores[other], round(bend, 6)))
-    return tuple(found)
+        lines.append(Line(bond, start, view.cores[other], round(bend, 6)))
+    return tuple(lines)
 
 
 def _around(view: Web, points: Mapping[int, Point], one: int, other: int) -> float:
-    """How far a line must bow to pass by the vertices on it; 0 where there are none."""
+    """How far a line must bow to pass by the vertices on it; 0 if there are none."""
     (x0, y0), (x1, y1) = points[one], points[other]
     dx, dy = x1 - x0, y1 - y0
     length = sqrt(dx * dx + dy * dy)

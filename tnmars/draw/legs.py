@@ -43,11 +43,11 @@ def into_gaps(lines: Sequence[float], out: float | None, count: int) -> list[flo
             outwards = cos(start + width / 2 - (pi / 2 if out is None else out))
             scores.append(round(min(width / (taken[at] + 2), pi / 3) + _OUTWARDS * outwards, 6))
         taken[scores.index(max(scores))] += 1
-    found = []
+    angles = []
     for (start, width), legs in zip(gaps, taken, strict=True):
         if legs:
-            found += fan(start + width / 2, legs, (width / 2) * (legs - 1) / (legs + 1))
-    return found
+            angles += fan(start + width / 2, legs, (width / 2) * (legs - 1) / (legs + 1))
+    return angles
 
 
 def _left_to_right(angles: Sequence[float]) -> list[float]:

@@ -1,6 +1,6 @@
 """How wide bonds are drawn, and how a bond that was cut looks: its old width behind it, removed bonds as traces.
 
-How a graph was pruned is not known here: the sizes before and the removed bonds are given.
+Nothing here knows how a graph was pruned: the sizes before and the removed bonds are given.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Look:
         return round(THIN + slice_wide * (size - 1), 1)
 
     def before(self, place: Place, size: int) -> int:
-        """The size of a bond before; the size now where nothing else is known."""
+        """The size of a bond before; the size now if nothing else is known."""
         return self.was.get(place, size)
 
     def widths(self, term: Term) -> dict[str, float]:

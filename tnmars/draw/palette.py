@@ -1,6 +1,6 @@
 """The style of a picture as one table: colors for light and for dark pages, fonts and strokes.
 
-`rules` writes it as a style sheet, `resolved` looks up what it says for one shape, for writers that know no CSS. Every
+`rules` writes it as a style sheet, `resolved` looks up what it says for one shape, for writers without CSS. Every
 rule is written out under `.tnmars`, without CSS variables: programs other than browsers read the file too, and several
 pictures may stand in one page. The colors of the roles differ for color-blind readers (Okabe and Ito 2008).
 """
@@ -86,7 +86,7 @@ def resolved(path: Sequence[str]) -> dict[str, str]:
     """What the style sheet says, on a light page, for a shape inside groups.
 
     Args:
-        path: The classes of each element from the outermost group to the shape. Of a text, `text` is one of them.
+        path: The classes of each element from the outermost group to the shape. For text, `text` is one of them.
 
     Example:
         >>> resolved(["gone", "bond"])["stroke"], resolved(["text label in"])["font-size"]

@@ -1,4 +1,4 @@
-"""A graph as a picture: a panel for each term, a title, and a legend of the roles. No file format is known here."""
+"""A graph as a picture: a panel for each term, a title, and a legend of the roles. Nothing here knows a file format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def picture(graph: Graph) -> Picture:
 
     Example:
         >>> from tnmars import families
-        >>> drawn = picture(families.tt("linear", inputs=(4, 4), outputs=(3, 3), rank=2, name="fc1"))
+        >>> graph = families.tt("linear", inputs=(4, 4), outputs=(3, 3), rank=2, name="fc1")
+        >>> drawn = picture(graph)
         >>> drawn.name
         'fc1: linear 16 → 9'
     """
@@ -71,7 +72,8 @@ def pair(before: Graph, after: Graph) -> Picture:
 
     Example:
         >>> from tnmars import families
-        >>> large, small = (families.tt("linear", inputs=(4, 4), outputs=(3, 3), rank=rank) for rank in (6, 2))
+        >>> modes = {"inputs": (4, 4), "outputs": (3, 3)}
+        >>> large, small = (families.tt("linear", rank=rank, **modes) for rank in (6, 2))
         >>> pair(large, small).name
         'linear 16 → 9: before and after'
     """

@@ -1,4 +1,4 @@
-"""Boxes, segments and the room between them: what a label costs where it is. Pixels, nothing about graphs."""
+"""Boxes, segments and the room between them, in pixels: what a label costs where it is. Graphs are not known here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tnmars.draw.stress import Point, cross
 
 _CELL = 64
 _CROWDED = 40
-"""How many things a square may hold for one more line to be noted: all places there are bad, and looking takes time."""
+"""A square with this many things notes no further lines: all places there are bad, and looking takes time."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Box:
         return abs(self.x - other.x) * 2 < self.wide + other.wide and abs(self.y - other.y) * 2 < self.high + other.high
 
     def beyond(self, dx: float, dy: float) -> float:
-        """How far from the middle the box ends in a direction: that of its furthest corner, seen along it."""
+        """How far the box extends from its middle in a direction: the distance of its furthest corner along it."""
         return self.wide / 2 * abs(dx) + self.high / 2 * abs(dy)
 
     def exit(self, dx: float, dy: float) -> float:

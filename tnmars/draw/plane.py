@@ -21,7 +21,7 @@ _ALONG = (0.5, 0.42, 0.58, 0.35, 0.65, 0.28, 0.72, 0.22, 0.78)
 
 
 def plane(view: View, placed: Layout, part: Sequence[str], width: int) -> Canvas | None:
-    """A part with its cores where the layout has them, at the smallest legible scale; None where there is none."""
+    """A part with its cores where the layout has them, at the smallest legible scale; None if there is none."""
     inside = set(part)
     lines = [line for line in placed.lines if line.end in inside]
     if len(part) > _MOST_CORES or len(lines) > _MOST_LINES:
@@ -43,9 +43,9 @@ def plane(view: View, placed: Layout, part: Sequence[str], width: int) -> Canvas
         cells = {key: (round((y - top) * rows), round((x - left) * unit)) for key, (x, y) in points.items()}
         attempt = _Attempt(view, cells, tokens, unit)
         if attempt.draw(lines):
-            found = attempt.found.cropped()
-            if found.width <= width and found.height <= _MOST_ROWS:
-                return found
+            drawing = attempt.found.cropped()
+            if drawing.width <= width and drawing.height <= _MOST_ROWS:
+                return drawing
     return None
 
 
@@ -71,7 +71,7 @@ class _Attempt:
     paths: dict[str, set[Cell]] = field(default_factory=dict)
 
     def draw(self, lines: Sequence[Line]) -> bool:
-        """Draws everything; False where something would hide something else."""
+        """Draws everything; False if something would hide something else."""
         self.cells = {key: (row + _MARGIN, column + 2 * _MARGIN) for key, (row, column) in self.cells.items()}
         for key, (row, column) in self.cells.items():
             text = "".join(part for part, _ in self.tokens[key])
@@ -95,7 +95,7 @@ class _Attempt:
         return True
 
     def _take(self, key: str, row: int, start: int, text: str) -> bool:
-        """Keeps the cells of a text, and one to either side, for it."""
+        """Reserves the cells of a text, and one on either side."""
         cells = [(row, column) for column in range(start - 1, start + len(text) + 1)]
         if any(cell in self.texts for cell in cells):
             return False
@@ -107,7 +107,7 @@ class _Attempt:
         (r0, c0), (r1, c1) = self._ends(line)
         steps = max(abs(r1 - r0) * 4, abs(c1 - c0) * 2, 1) * (2 if line.bend else 1)
         length = max(1.0, sqrt((2 * (r1 - r0)) ** 2 + (c1 - c0) ** 2))
-        # Characters are twice as high as wide: normals are taken where they are square.
+        # Characters are twice as high as wide: normals are computed in square units.
         unit = 2 * self.unit * line.bend
         off_r, off_c = (c1 - c0) / length * unit / 2, -(2 * (r1 - r0)) / length * unit
         found = []
@@ -121,7 +121,7 @@ class _Attempt:
         return self.cells[start], self.cells[f"core {line.end}"]
 
     def _trace(self, line: Line, curve: Sequence[Point]) -> bool:
-        """Draws a line below all texts; False where it would run through a text that it does not end at."""
+        """Draws a line below all texts; False if it would run through a text that it does not end at."""
         (r0, c0), (r1, c1) = self._ends(line)
         own = {f"dot {line.bond}" if line.start is None else f"core {line.start}", f"core {line.end}"}
         cells = {(int(row + 0.5), int(column + 0.5)) for row, column in curve}
@@ -144,7 +144,7 @@ class _Attempt:
         return True
 
     def _label(self, line: Line, curve: Sequence[Point]) -> bool:
-        """Writes a bond's text on its line where it hides least of the others; False where there is no room."""
+        """Writes a bond's text on its line where it hides least of the others; False if there is no room."""
         text = self.view.tag(line.bond)
         best: tuple[int, Cell] | None = None
         for at in _ALONG:

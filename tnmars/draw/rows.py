@@ -1,4 +1,4 @@
-"""Paths, combs and rings in characters: cores in a row, what hangs on them above and below."""
+"""Paths, combs and rings in characters: cores in a row, their modes and leaves above and below."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Link:
 
 
 def path_rows(view: View, order: Sequence[int], width: int, leaves: bool = False) -> Canvas | None:
-    """A path in as many rows as it takes, or, with `leaves`, a comb; None where a core is too wide for any row."""
+    """A path in as many rows as it takes, or, with `leaves`, a comb; None if a core is too wide for any row."""
     roles = {view.roles[mode] in UP_ROLES for modes in view.modes for mode in modes}
     columns = []
     for vertex in order:
@@ -56,16 +56,16 @@ def path_rows(view: View, order: Sequence[int], width: int, leaves: bool = False
         groups = (tuple(group) for group in below if group and group[0][0])
         columns.append(Column(view.name(vertex), (tuple(reversed(up)),) if up else (), tuple(groups)))
     links = [Link(view.between(a, b), view.stroke(a, b)) for a, b in pairwise(order)]
-    found, top, start = Canvas(), 0, 0
+    sheet, top, start = Canvas(), 0, 0
     while start < len(columns):
         stop = _fitting(columns, links, start, width)
         if stop == start:
             return None
         row = _row(columns[start:stop], links[start:stop], start > 0)
-        found.paste(row, top, 0)
+        sheet.paste(row, top, 0)
         top += row.height + 1
         start = stop
-    return found
+    return sheet
 
 
 def _fitting(columns: Sequence[Column], links: Sequence[Link], start: int, width: int) -> int:
@@ -83,7 +83,7 @@ def _fitting(columns: Sequence[Column], links: Sequence[Link], start: int, width
 
 
 def _middles(columns: Sequence[Column], links: Sequence[Link]) -> list[int]:
-    """Where the middle of each core stands, so that neither names nor texts touch."""
+    """Where the middle of each core stands, such that no names or texts touch."""
     found = [columns[0].left]
     for before, column, link in zip(columns, columns[1:], links, strict=False):
         names = (len(before.name) - 1) // 2 + len(column.name) // 2
@@ -127,7 +127,7 @@ def _draw(found: Canvas, row: int, columns: Sequence[Column], links: Sequence[Li
 
 
 def ring_rows(view: View, order: Sequence[int], width: int) -> Canvas | None:
-    """A ring as a rectangle, half of its cores on either long side; None where it is too wide."""
+    """A ring as a rectangle, half of its cores on either long side; None if it is too wide."""
     half = (len(order) + 1) // 2
     near, far = order[:half], list(order[: half - 1 : -1])
     upper = [Column(view.name(v), (tuple(view.tags(v)[::-1]),) if view.tags(v) else ()) for v in near]
@@ -139,17 +139,17 @@ def ring_rows(view: View, order: Sequence[int], width: int) -> Canvas | None:
     left = max(row[0] for row in rows)
     span = max(row[-1] - row[0] for row in rows)
     rows = [_stretched([left + middle - row[0] for middle in row], left + span) for row in rows]
-    found = Canvas()
+    sheet = Canvas()
     top = max(sum(1 + len(group) for group in column.above) for column in upper)
-    _draw(found, top, upper, links[0], rows[0])
-    _draw(found, top + 2, lower, links[1], rows[1])
+    _draw(sheet, top, upper, links[0], rows[0])
+    _draw(sheet, top + 2, lower, links[1], rows[1])
     for column, corner in ((left, "└"), (left + span, "┘")):
-        found.put(top + 1, column, "│", BOND)
-        found.put(top + 2, column, corner, BOND)
-    return found if found.width <= width else None
+        sheet.put(top + 1, column, "│", BOND)
+        sheet.put(top + 2, column, corner, BOND)
+    return sheet if sheet.width <= width else None
 
 
 def _stretched(at: Sequence[int], last: int) -> list[int]:
-    """The places with the room up to `last` shared out evenly between them."""
+    """The places with the room up to `last` distributed evenly between them."""
     gaps, more = len(at) - 1, last - at[-1]
     return [middle + more * index // gaps for index, middle in enumerate(at)]

@@ -1,6 +1,6 @@
-"""A term in whole pixels: the layout goes in, boxes, curves and labels that keep clear of each other come out.
+"""A term in whole pixels: from its layout to boxes, curves and labels that do not overlap.
 
-Labels are placed greedily, each at the cheapest of some places; where that leaves overlaps, the same is tried at a
+Labels are placed greedily, each at the cheapest of some places; if overlaps are left, the same is tried at a
 larger scale. No markup is written here.
 """
 
@@ -39,12 +39,12 @@ _LARGE = 400
 _GROWN = 1.5
 """What each step to a larger scale costs, to be weighed against overlaps."""
 _EFFORT = 4000
-"""How many parts are placed, over all scales tried, before the best so far is taken: no scale unties thousands."""
+"""How many parts are placed, over all scales tried, before the best so far is taken: no scale untangles thousands."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that is drawn of a term, `cost` being what is left of overlaps."""
+    """Everything that is drawn of a term; `cost` is what the remaining overlaps cost."""
 
     cores: Mapping[str, Box]
     dots: Mapping[str, Pixel]
@@ -77,10 +77,10 @@ def scene(graph: Graph, term: Term, widths: Mapping[str, float] | None = None) -
     tries, growth = (1, 1.3) if large else (14, 1.08) if parts < _LARGE // 5 else (6, 1.2)
     best, best_cost = None, 0.0
     for step in range(60):
-        found = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
-        cost = found.cost + _GROWN * step
+        attempt = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
+        cost = attempt.cost + _GROWN * step
         if best is None or cost < best_cost:
-            best, best_cost = found, cost
+            best, best_cost = attempt, cost
         enough = step + 1 >= tries and best.cost < ON_CORE
         enough |= (step + 2) * parts > _EFFORT
         if enough or best_cost <= _GROWN * (step + 1):
@@ -93,7 +93,7 @@ def _attempt(placed: Layout, sizes: Mapping[str, int], widths: Mapping[str, floa
     """Everything at one scale."""
     shown = {name: shorten(name, LONGEST_NAME) for name in placed.cores}
     wide = {name: text_width(text, CORE_FONT) for name, text in shown.items()}
-    # Cores are circles of one size as long as their names are short, and long boxes otherwise.
+    # Cores are circles of one size if their names are short, and long boxes otherwise.
     high = max(CORE_HIGH, max(wide.values()) + 14)
     high = high if high <= 1.3 * CORE_HIGH else CORE_HIGH
     # Long names make cores wide, never high: rows may then be closer than columns.
@@ -139,7 +139,7 @@ def _even(cores: Mapping[str, Box], unit: float) -> dict[str, Box]:
 
 
 def _middles(placed: Layout, cores: Mapping[str, Box]) -> dict[str, Point]:
-    """For each bond of a part with cycles the middle of that part: labels stand outside of it."""
+    """For each bond of a part with cycles the middle of that part: labels stand outside it."""
     part_of = {name: at for at, part in enumerate(placed.parts) for name in part}
     joined: list[set[tuple[str, str]]] = [set() for _ in placed.parts]
     dots: list[set[str]] = [set() for _ in placed.parts]
@@ -160,14 +160,14 @@ def _stroke(line: Line, cores: Mapping[str, Box], dots: Mapping[str, Pixel], uni
     if not line.bend:
         return Stroke(line.bond, (x0, y0), (x1, y1))
     length = max(1.0, sqrt((x1 - x0) ** 2 + (y1 - y0) ** 2))
-    # A quadratic curve goes half the way to its control point.
+    # A quadratic curve reaches halfway to its control point.
     off = 2 * line.bend * unit / length
     control = round((x0 + x1) / 2 - (y1 - y0) * off), round((y0 + y1) / 2 + (x1 - x0) * off)
     return Stroke(line.bond, (x0, y0), (x1, y1), control)
 
 
 def _board(cores: Mapping[str, Box], dots: Mapping[str, Pixel], strokes: Iterable[Stroke]) -> tuple[Board, float]:
-    """A board with the cores, dots and lines, and what it costs that they overlap."""
+    """A board with the cores, dots and lines, and the cost of their overlaps."""
     board, cost = Board(), 0.0
     owners = {(box.x, box.y): f"core {name}" for name, box in cores.items()}
     owners |= {point: f"dot {name}" for name, point in dots.items()}

@@ -1,7 +1,7 @@
-"""Positions for a graph of no particular shape: stress majorisation on graph distances, in plain Python.
+"""Positions for a graph of no particular shape: stress majorization on graph distances, in plain Python.
 
-Every pair of vertices shall be as far apart as there are steps between them (Gansner, Koren and North 2004). Nothing is
-random, and sums are taken in a fixed order, so that the same graph gives the same picture everywhere.
+Ideally, every pair of vertices is as far apart as there are steps between them (Gansner, Koren and North 2004). Nothing
+is random, and sums are taken in a fixed order, so that the same graph gives the same picture everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_VERTICES = 150
 
 
 def circle(count: int) -> list[Point]:
-    """Points around a circle, neighbours at unit distance, clockwise; the first on top, or one of two that are."""
+    """Points around a circle, neighbors at unit distance, clockwise; the first on top, or one of two that are."""
     radius = 0.5 / sin(pi / count) if count > 1 else 0.0
     start = -pi / 2 - (pi / count if count % 2 == 0 else 0.0)
     angles = [start + 2 * pi * at / count for at in range(count)]
@@ -27,11 +27,11 @@ def circle(count: int) -> list[Point]:
 
 
 def spread(near: Near) -> list[Point]:
-    """Positions for the vertices of one connected graph, about one unit between neighbours.
+    """Positions for the vertices of one connected graph, about one unit between neighbors.
 
     Of the results from several starts, the one with the fewest crossings and vertices on lines is taken. A ring with
-    chords, listed in its order, stays a ring where that crosses no more lines; other graphs become one where all
-    else is worse by far.
+    chords, listed in its order, stays a ring if that crosses no more lines; other graphs become one if everything else
+    is much worse.
     """
     count = len(near)
     pairs = [(v, other) for v in range(count) for other in near[v] if v < other]
@@ -40,8 +40,8 @@ def spread(near: Near) -> list[Point]:
         return circle(count)
     steps = []
     for vertex in range(count):
-        found = distances(near, vertex)
-        steps.append([float(found[other]) for other in range(count)])
+        away = distances(near, vertex)
+        steps.append([float(away[other]) for other in range(count)])
     starts = [_scaled(steps), circle(count)]
     starts += [_scattered(count, seed) for seed in range(1, min(9, 2500 // (count * count)))]
     results = [_majorised(steps, start) for start in starts]
@@ -65,7 +65,7 @@ def _length(one: Point, other: Point) -> float:
 
 
 def _scaled(steps: Sequence[Sequence[float]]) -> list[Point]:
-    """Classical scaling: the two main axes of the doubly centred squared distances, by power iteration."""
+    """Classical scaling: the two main axes of the doubly centered squared distances, by power iteration."""
     count = len(steps)
     square = [[-0.5 * step * step for step in row] for row in steps]
     means = [_total(row) / count for row in square]
@@ -85,7 +85,7 @@ def _scaled(steps: Sequence[Sequence[float]]) -> list[Point]:
                 break
             axis = [a / scale for a in axis]
         axes.append([a * sqrt(scale) for a in axis])
-    # A little of the circle keeps apart what the two axes do not tell apart.
+    # A little of the circle separates vertices that the two axes do not.
     return [(round(x + 0.1 * a, 6), round(y + 0.1 * b, 6)) for x, y, (a, b) in zip(*axes, circle(count), strict=True)]
 
 
@@ -102,7 +102,7 @@ def _dot(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _scattered(count: int, seed: int) -> list[Point]:
-    """Points all over a square, always the same for a seed."""
+    """Points spread over a square, the same for the same seed."""
     found, state = [], seed
     for _ in range(2 * count):
         state = (state * 1103515245 + 12345) % 2**31
@@ -111,7 +111,7 @@ def _scattered(count: int, seed: int) -> list[Point]:
 
 
 def _snapped(points: Sequence[Point], near: Near) -> list[Point] | None:
-    """The points moved so that every line is level or upright and one unit long; None where that cannot be."""
+    """The points moved so that every line is level or upright and one unit long; None if that is impossible."""
     found = {0: (0.0, 0.0)}
     queue = [0]
     for at in queue:
@@ -194,24 +194,24 @@ def from_line(point: Point, a: Point, b: Point) -> float:
 
 
 def _aligned(points: Sequence[Point], pairs: Pairs) -> list[Point]:
-    """The points turned so that lines are level or upright where they can be, wider than high, the first on the left.
+    """The points turned so that lines are level or upright if possible, wider than high, the first on the left.
 
     The angles of the lines, times four, agree where a quarter turn makes no difference.
     """
     middle = _total([x for x, _ in points]) / len(points), _total([y for _, y in points]) / len(points)
-    centred = [(x - middle[0], y - middle[1]) for x, y in points]
-    angles = [atan2(centred[b][1] - centred[a][1], centred[b][0] - centred[a][0]) for a, b in pairs]
+    centered = [(x - middle[0], y - middle[1]) for x, y in points]
+    angles = [atan2(centered[b][1] - centered[a][1], centered[b][0] - centered[a][0]) for a, b in pairs]
     level, upright = _total([cos(4 * angle) for angle in angles]), _total([sin(4 * angle) for angle in angles])
     if sqrt(level * level + upright * upright) > 0.3 * len(pairs):
         turn = -atan2(upright, level) / 4
     else:
-        xx, yy = _total([x * x for x, _ in centred]), _total([y * y for _, y in centred])
-        xy = _total([x * y for x, y in centred])
+        xx, yy = _total([x * x for x, _ in centered]), _total([y * y for _, y in centered])
+        xy = _total([x * y for x, y in centered])
         turn = -atan2(2 * xy, xx - yy) / 2
-    found = [(x * cos(turn) - y * sin(turn), x * sin(turn) + y * cos(turn)) for x, y in centred]
-    wide, high = (max(p[k] for p in found) - min(p[k] for p in found) for k in (0, 1))
+    turned = [(x * cos(turn) - y * sin(turn), x * sin(turn) + y * cos(turn)) for x, y in centered]
+    wide, high = (max(p[k] for p in turned) - min(p[k] for p in turned) for k in (0, 1))
     if high > wide + 1e-6:
-        found = [(y, -x) for x, y in found]
-    flip_x = -1 if found[0][0] > 1e-6 else 1
-    flip_y = -1 if found[0][1] > 1e-6 else 1
-    return [(round(x * flip_x, 6), round(y * flip_y, 6)) for x, y in found]
+        turned = [(y, -x) for x, y in turned]
+    flip_x = -1 if turned[0][0] > 1e-6 else 1
+    flip_y = -1 if turned[0][1] > 1e-6 else 1
+    return [(round(x * flip_x, 6), round(y * flip_y, 6)) for x, y in turned]

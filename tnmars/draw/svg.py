@@ -14,7 +14,7 @@ from tnmars.draw.shapes import Disc, Group, Path, Picture, Pill, Run, Shape, Wor
 from tnmars.graph import Graph
 
 SCALE = 1.3
-"""How much larger a drawing is in a page, where there is room."""
+"""How much larger a drawing is in a page, if there is room."""
 
 
 def svg(graph: Graph | Picture) -> str:

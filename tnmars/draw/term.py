@@ -1,4 +1,4 @@
-"""The shapes of one term: its scene and a look go in, paths, discs, pills and words come out, from back to front."""
+"""The shapes of one term, from its scene and a look: paths, discs, pills and words, from back to front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph in characters for a terminal. The shape follows from the topology; what would not be legible is listed."""
+"""A graph in characters for a terminal. The shape follows from the topology; an illegible graph is listed instead."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _term(graph: Graph, term: Term, width: int) -> Canvas:
 
 
 def _known(seen: View, part: Sequence[int], width: int) -> Canvas | None:
-    """The drawing of a path, a ring, a comb or any other tree; None where the part is none, or too wide."""
+    """The drawing of a path, a ring, a comb or any other tree; None if the part has another shape, or is too wide."""
     near = seen.web.near
     if (order := path_order(near, part)) is not None:
         return path_rows(seen, order, width)

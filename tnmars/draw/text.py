@@ -12,7 +12,7 @@ _NARROW, _SLIM, _WIDE = frozenset("ijlI.,:;'|! "), frozenset('frt()[]{}-/\\"_'),
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, its middle left out where it has more than `limit` characters.
+    """The text, without its middle if it has more than `limit` characters.
 
     >>> shorten("encoder_projection", 9)
     'enco…tion'
@@ -24,7 +24,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def text_width(text: str, size: int) -> int:
-    """About how many pixels wide a text is in a sans-serif font, rather too many than too few."""
+    """About how many pixels wide a text is in a sans-serif font, an overestimate rather than an underestimate."""
     found = 0.0
     for char in text:
         if char in _NARROW:
@@ -39,7 +39,7 @@ def text_width(text: str, size: int) -> int:
 
 
 def signature(graph: Graph) -> str:
-    """The kind of layer and what it maps to what.
+    """The kind of layer, and its inputs and outputs.
 
     >>> from tnmars import families
     >>> signature(families.lowrank("linear", inputs=(1024,), outputs=(512,), rank=4))

@@ -1,6 +1,6 @@
 """A picture as TikZ: a LaTeX document that compiles by itself, in the light colors of the SVG.
 
-Text is set in the document's own font. Lengths are in TeX's big points, 0.75 to a pixel, as CSS has it.
+Text is set in the document's own font. Lengths are in TeX's big points, 0.75 to a pixel, as in CSS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tnmars.graph import Graph
 
 _POINTS = 0.75
 _SIZES = ((13, r"\small"), (16, r"\normalsize"), (99, r"\Large"))
-"""Up to how many pixels a font is of which size."""
+"""LaTeX's font sizes, each with the largest number of pixels that it is used for."""
 _BOLD = 600
 _SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",

@@ -23,7 +23,7 @@ def looks(before: Graph, after: Graph) -> tuple[tuple[Graph, Look], tuple[Graph,
             continue
         traced = _traced(term, kept.pop(term.name))
         terms.append(traced)
-        here = {bond.name for found in after.terms if found.name == term.name for bond in found.bonds}
+        here = {bond.name for other in after.terms if other.name == term.name for bond in other.bonds}
         gone |= {(term.name, bond.name) for bond in traced.bonds if bond.name not in here}
     first = (before, Look(widest))
     try:
@@ -36,11 +36,11 @@ def looks(before: Graph, after: Graph) -> tuple[tuple[Graph, Look], tuple[Graph,
 def _traced(before: Term, after: Term) -> Term:
     """A term with the removed bonds put back at size 1, if they still join two cores."""
     here = {bond.name for bond in after.bonds}
-    found = homes(before, after)
+    home = homes(before, after)
     ends = before.ends()
     traces: dict[str, list[str]] = {}
     for bond in before.bonds:
-        joined = list(dict.fromkeys(found[core] for core in ends[bond.name] if found[core]))
+        joined = list(dict.fromkeys(home[core] for core in ends[bond.name] if home[core]))
         if bond.name not in here and len(joined) > 1:
             traces[bond.name] = joined
     cores = [

@@ -1,4 +1,4 @@
-"""What the terminal's drawings ask of a term: its topology, and the texts of its edges."""
+"""What the terminal's drawings need from a term: its topology, and the texts of its edges."""
 
 from __future__ import annotations
 

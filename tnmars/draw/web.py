@@ -1,7 +1,7 @@
 """A term as plain vertices and lines, and its topology: path, ring, star, comb, tree, grid or none of these.
 
-Vertices are numbers: the cores in their order, then one dot for each hyperedge. Positions, sizes and roles are not
-known here.
+Vertices are numbers: the cores in their order, then one dot for each hyperedge. Nothing here knows positions, sizes or
+roles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tnmars.graph.parts import Term
 
 Near = Sequence[Sequence[int]]
-"""For each vertex the vertices beside it, each once, in ascending order."""
+"""For each vertex its neighbors, each once, in ascending order."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ def web(term: Term) -> Web:
     dot_number = {name: len(cores) + at for at, name in enumerate(dots)}
     lines = []
     for bond in term.bonds:
-        found = [number[core] for core in ends[bond.name]]
+        joined = [number[core] for core in ends[bond.name]]
         if bond.name in dot_number:
-            lines += [(bond.name, dot_number[bond.name], end) for end in found]
+            lines += [(bond.name, dot_number[bond.name], end) for end in joined]
         else:
-            lines.append((bond.name, found[0], found[1]))
+            lines.append((bond.name, joined[0], joined[1]))
     near: list[set[int]] = [set() for _ in range(len(cores) + len(dots))]
     for _, one, other in lines:
         near[one].add(other)
         near[other].add(one)
-    return Web(cores, dots, tuple(lines), tuple(tuple(sorted(found)) for found in near))
+    return Web(cores, dots, tuple(lines), tuple(tuple(sorted(others)) for others in near))
 
 
 def distances(near: Near, start: int) -> dict[int, int]:
@@ -99,7 +99,7 @@ def ring_order(near: Near, part: Sequence[int]) -> list[int] | None:
 
 
 def star_hub(near: Near, part: Sequence[int]) -> int | None:
-    """The vertex that joins all others, at least three of them and none joined otherwise; None if there is none."""
+    """The vertex that joins all others, at least three, which have no other lines; None if there is none."""
     if len(part) < 4 or not is_tree(near, part):
         return None
     return next((vertex for vertex in part if len(near[vertex]) == len(part) - 1), None)

@@ -86,6 +86,8 @@ class Result:
 
     case: Planted
     fitted: Fitted
+    gated_error: float
+    """The relative error of the layer with trained gates, before it is pruned."""
     noise: float
     history: Sequence[dict[str, Any]]
 
@@ -110,7 +112,15 @@ def recovered(case: Planted, seed: int, progress: Progress | None = None) -> Res
             show(record, done, total)
 
     fitted = fit(case.start, data, selector=Annealed(), seed=seed, dtype=torch.float32, shown=shown, watch=watch)
-    return Result(case, fitted, noise, history)
+    assert fitted.gated is not None
+    return Result(case, fitted, relative_error(fitted.gated, data), noise, history)
+
+
+def relative_error(gated: TNModule, data: Tensor) -> float:
+    """The error of a layer with gates, which `fit` trains on data scaled to a mean square of 1."""
+    with torch.no_grad():
+        made = gated.eval().dense().double()
+    return (made - data / data.square().mean().sqrt()).square().mean().sqrt().item()
 
 
 def run(out: Path, seed: int = 0, say: Say = print) -> list[Result]:
@@ -140,7 +150,8 @@ def _write(result: Result, stem: Path, say: Say) -> None:
     say(_speed(before, after))
     result.fitted.save(stem)
     title = f"tnmars demo: {result.case.name}"
-    report(before, after, stem.with_suffix(".html"), title=title, history=result.history)
+    metrics = {"relative error": (result.gated_error, result.fitted.error)}
+    report(before, after, stem.with_suffix(".html"), title=title, history=result.history, metrics=metrics)
     say(f"  wrote {stem}.yaml, {stem.name}.safetensors, {stem.name}.json and the report {stem}.html")
 
 

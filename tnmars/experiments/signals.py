@@ -1,4 +1,4 @@
-"""Signal handlers that hold within a block."""
+"""Signal handlers that apply within a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def handled(numbers: tuple[signal.Signals, ...], action: Callable[[], object]) -> Iterator[None]:
-    """Within the block these signals call `action`; nothing happens outside the main thread, which alone gets them."""
+    """Within the block these signals call `action`; outside the main thread nothing changes."""
     before: dict[signal.Signals, Any] = {}
     try:
         for number in numbers:

@@ -1,6 +1,6 @@
 """Building blocks for decompositions: sites, chains, stars, trees and grids of cores, with their bonds.
 
-In go the fields of a graph without terms, out comes a `Graph`. A *site* is a group of modes that sit on one core: the
+They turn the fields of a graph without terms into a `Graph`. A *site* is a group of modes that sit on one core: the
 k-th mode of every role, and in a convolution all kernel modes together. Nothing here knows the name of a decomposition.
 """
 
@@ -134,7 +134,7 @@ def joined(places: Sites, pairs: Iterable[tuple[int, int]]) -> tuple[Cores, list
 
 
 def grid_pairs(count: int, grid: object) -> list[tuple[int, int]]:
-    """The pairs of neighbors where sites fill a grid with these sides, the last side fastest."""
+    """The pairs of neighbors if the sites fill a grid with these sides, the last side fastest."""
     given = list(grid) if isinstance(grid, Iterable) else []
     sides = [side for side in map(as_int, given) if is_int(side)]
     if not isinstance(grid, Iterable) or len(sides) < len(given):

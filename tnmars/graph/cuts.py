@@ -1,8 +1,8 @@
 """Minimum cuts: the narrowest set of edges that separates some cores from other cores and from the open edges.
 
-In go the cores that each edge joins and its size, out comes a cut, whose size is the *product* of the sizes of its
+Given are the cores that each edge joins and its size; the size of a cut is the *product* of the sizes of its
 edges. An edge with many ends counts once. Nothing here knows graphs, terms or roles. It is plain Python on purpose:
-importing networkx would take longer than `tnmars check` may take in all.
+importing networkx would take longer than all of `tnmars check` may take.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Came = dict[_Node, "_Node | None"]
 _Received = dict[_Node, dict[_Node, float]]
 
 _LEAST = 1e-9
-"""Flow is a sum of logarithms, so that rounding errors must not count as capacity. An arc with no more than this left
+"""Flow is a sum of logarithms, so rounding errors must not count as capacity. An arc with no more than this left
 is full, which bounds the number of augmentations as in Edmonds and Karp (vertices times arcs) for any sizes. Two cuts
 are distinguished if they differ by more than about one part in 10^9."""
 
@@ -149,7 +149,7 @@ def _onward(net: Network, node: _Node, without: Collection[str], received: _Rece
 
 
 def _room(net: Network, node: _Node, after: _Node, received: _Received) -> float:
-    """How much more may flow between two neighbouring nodes."""
+    """How much more may flow between two neighboring nodes."""
     if not _is_forward(node, after):
         return received[node][after]
     if node[0] != _IN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 from tnmars.graph.counts import Count, count
 from tnmars.graph.graph import MAIN, Graph
 from tnmars.graph.parts import axis_text
+from tnmars.text.numbers import number
+from tnmars.text.tables import aligned
 
 Named = tuple[str, str]
 """The names of a term, and of a bond or core in it."""
@@ -105,7 +107,7 @@ class Difference:
 
     def __str__(self) -> str:
         rows = [("", "before", "after", ""), ("graph", *self.heads, "")]
-        rows += [(f"bond {bond.name}", _size(bond.before), _size(bond.after), bond.words) for bond in self.bonds]
+        rows += [(f"bond {bond.name}", number(bond.before), number(bond.after), bond.words) for bond in self.bonds]
         rows += [
             (f"core {core.name}", _core(core.before), _core(core.after), core.change if core.change != "same" else "")
             for core in self.cores
@@ -182,10 +184,6 @@ def _parts(graph: Graph) -> dict[str, str]:
     }
 
 
-def _size(size: int | None) -> str:
-    return "-" if size is None else f"{size:,}"
-
-
 def _core(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> str:
     if core is None:
         return "-"
@@ -199,15 +197,3 @@ def _core_data(core: tuple[tuple[str, ...], tuple[int, ...]] | None) -> dict[str
 def finite(value: float) -> float | None:
     """The value for JSON, which has no infinity."""
     return value if isfinite(value) else None
-
-
-def aligned(rows: Sequence[tuple[str, ...]], *, numbers: bool = False) -> list[str]:
-    """The lines of a table in columns; with `numbers`, all but the first column are aligned on the right.
-
-    >>> aligned([("bond", "now"), ("r1", "5")], numbers=True)
-    ['bond  now', 'r1      5']
-    """
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    place = str.rjust if numbers else str.ljust
-    lines = ([row[0].ljust(widths[0]), *map(place, row[1:], widths[1:])] for row in rows)
-    return ["  ".join(line).rstrip() for line in lines]

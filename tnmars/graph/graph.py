@@ -45,7 +45,7 @@ class Graph(Fields):
         modes: The open edges. Within a role their order is that of the flattened axis, first mode slowest.
         terms: The summands. Without any, the weight is zero.
         shared: Names of modes that sit on several cores; each of their values selects a slice of all these cores.
-        features: Real sizes by role where the product of the modes is larger; the rest is padding.
+        features: Real sizes by role if the product of the modes is larger; the rest is padding.
         kernel_size: The taps along each spatial axis of a convolution; by default the kernel modes, an axis each.
         inputs: The inputs of a map.
         output: The axes of a map's output.
@@ -285,7 +285,7 @@ def _option(value: OptionValue) -> str:
 
 
 def _label_problems(name: object, origin: object) -> list[Problem]:
-    """What a spec file could not carry: a name is one line, `origin` plain data with identifiers as its keys."""
+    """What a spec file could not hold: a name is one line, `origin` plain data with identifiers as its keys."""
     found = []
     if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
         found.append(

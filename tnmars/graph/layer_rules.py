@@ -81,9 +81,9 @@ def _taps(kind: Kind, fields: Fields) -> Iterator[Problem]:
         )
         return
     for at, entry in enumerate(size):
-        found = size_problem(f"axis {at + 1} of kernel_size", entry)
-        if found is not None:
-            yield found.under(*path, at)
+        problem = size_problem(f"axis {at + 1} of kernel_size", entry)
+        if problem is not None:
+            yield problem.under(*path, at)
             return
     spatial = len(size or kernel)
     if not 1 <= spatial <= 3:
@@ -124,9 +124,9 @@ def _features(kind: Kind, fields: Fields) -> Iterator[Problem]:
                 path,
             )
             continue
-        found = size_problem(what, real)
-        if found is not None:
-            yield found.under(*path)
+        problem = size_problem(what, real)
+        if problem is not None:
+            yield problem.under(*path)
             continue
         held, unit = fields.holders(role)
         room = flat_size(held) // unit

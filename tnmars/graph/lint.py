@@ -1,7 +1,7 @@
-"""Warnings about a graph that is valid but wasteful: in goes a `Graph`, out come problems with the paths of `rules`.
+"""Warnings about a graph that is valid but wasteful: problems of a `Graph`, with paths as in `rules`.
 
 The main one is a bond that is larger than useful. Nothing here imports networkx or NumPy, because `tnmars check` runs
-it at every start. Plans are not known here, so the memory that a contraction takes is not checked.
+it at every start. Nothing here knows plans, so the memory that a contraction takes is not checked.
 
 Example:
     >>> from tnmars import families, lint
@@ -76,7 +76,8 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
     Example:
         >>> from tnmars.graph import Core, Edge
         >>> modes = (Edge("i", 4, Role.FREE), Edge("j", 3, Role.FREE), Edge("k", 5, Role.FREE))
-        >>> cp = Term("main", (Edge("r", 50),), (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r"))))
+        >>> cores = (Core("A", ("i", "r")), Core("B", ("j", "r")), Core("C", ("k", "r")))
+        >>> cp = Term("main", (Edge("r", 50),), cores)
         >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
         12
     """
@@ -139,17 +140,17 @@ def _parameters(graph: Graph) -> Iterator[Problem]:
 
 def _parts(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]:
     """Warnings about parts of a term that nothing joins."""
-    found = topology.parts(term)
-    if len(found) < 2:
+    parts = topology.parts(term)
+    if len(parts) < 2:
         return
-    shown = listing([f"({listing(part)})" for part in found])
+    shown = listing([f"({listing(part)})" for part in parts])
     yield Problem(
-        f"the cores{_of(graph, names)} make {len(found)} parts that nothing joins: {shown}.",
+        f"the cores{_of(graph, names)} make {len(parts)} parts that nothing joins: {shown}.",
         "The weight is the outer product of what the parts give. To join them, let them share a bond.",
         ("terms", term.name, "cores"),
     )
     for core in term.cores:
-        if (core.name,) in found:
+        if (core.name,) in parts:
             what = "touches no bond" if core.edges else "touches no bond and no mode: it is a single number"
             yield Problem(
                 f"core '{core.name}'{_of(graph, names)} {what}.",
@@ -178,7 +179,7 @@ def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]
     for bond, cuts in topology.narrow_cuts(graph, term).items():
         size = sizes[bond]
         # A bound that was not computed is at least the size. One such is the largest, which is left out of the product;
-        # with two, the bond can use its whole size.
+        # with two, the bond can use its full size.
         useful = _useful(size if cut is None else cut.size for cut in cuts.values())
         if size > useful:
             reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))

@@ -58,9 +58,9 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
                 path=(key,),
             )
             continue
-        found = value_problem(known[key], value, spatial)
-        if found is not None:
-            yield found.under(key)
+        problem = value_problem(known[key], value, spatial)
+        if problem is not None:
+            yield problem.under(key)
         elif known[key].takes == "index" and isinstance(value, int) and not -rows <= value < rows:
             yield Problem(
                 f"option '{key}' is {value}, but the table has {rows:,} rows.",

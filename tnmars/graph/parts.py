@@ -161,7 +161,7 @@ class Core:
     """A learned tensor with one axis for each edge that it lists, in that order.
 
     Args:
-        name: An identifier; with the term's name in front where there are several terms, it is the state-dict key.
+        name: An identifier; with the term's name in front if there are several terms, it is the state-dict key.
         edges: The names of the edges, each once. Sizes belong to the edges, so that they cannot disagree.
 
     Raises:

@@ -79,7 +79,7 @@ def prune(graph: Graph, keep: Keep) -> Rewrite:
 def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
     """The kept indices of every bond."""
     sizes = {name: bond.size for name, bond in graph.bonds.items()}
-    found = {name: tuple(range(size)) for name, size in sizes.items()}
+    kept = {name: tuple(range(size)) for name, size in sizes.items()}
     problems = []
     for name, indices in keep.items():
         if name not in sizes:
@@ -97,10 +97,10 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
         ):
             text = f"keep of bond '{name}' is {list(taken)}, but must be increasing, from 0 to {sizes[name] - 1}."
             problems.append(Problem(text, "List each slice to keep once, in order."))
-        found[name] = taken
+        kept[name] = taken
     if problems:
         raise GraphError(problems)
-    return found
+    return kept
 
 
 def drop_ones(graph: Graph) -> Rewrite:

@@ -1,6 +1,6 @@
 """What makes a graph valid: every rule that spans its parts, as generators of problems.
 
-In go the fields of a `Graph`, out come all problems at once, each with the path of the part it is about, so that a
+Given the fields of a `Graph`, they yield all problems at once, each with the path of the part it is about, so that a
 spec reader can point at the line. The problems of a term do not depend on the other terms.
 """
 
@@ -20,7 +20,7 @@ _FLAT = (Role.IN, Role.LOOKUP, Role.PATCH, Role.OUT)
 """The roles whose modes are one axis of some tensor, flattened."""
 
 MAX_PARTS = 10_000
-"""The number of modes, bonds and cores that a graph may have in all."""
+"""The number of modes, bonds and cores that a graph may have in total."""
 
 MAX_PROBLEMS = 100
 """The number of problems of one graph that are reported; a broken file may have thousands."""
@@ -85,7 +85,7 @@ def _terms(fields: Fields) -> Iterator[Problem]:
     names: set[str] = set()
     ends = [term.ends() for term in fields.terms]
     several = len(ends) > 1
-    absent = {mode.name for mode in fields.modes if several and not any(mode.name in found for found in ends)}
+    absent = {mode.name for mode in fields.modes if several and not any(mode.name in listed for listed in ends)}
     slips: set[str] = set()
     for term in fields.terms:
         path = ("terms", term.name)
@@ -102,7 +102,7 @@ def _terms(fields: Fields) -> Iterator[Problem]:
 
 
 def _meant(term: Term, fields: Fields) -> set[str]:
-    """The edges that undeclared ones seem to misspell. A slip is reported where it is, not also where it is missed."""
+    """The edges that undeclared ones seem to misspell. A misspelled edge is reported once, where it is listed."""
     known = {edge.name for edge in (*fields.modes, *term.bonds)}
     return {closest(edge, known) for edge in islice((edge for edge in term.ends() if edge not in known), 10)}
 
@@ -201,7 +201,7 @@ def _shared(fields: Fields) -> Iterator[Problem]:
                 f"Modes: {listing(list(modes))}.{nearest(name, modes)}",
                 path,
             )
-        elif ends and max(len(found.get(name, ())) for found in ends) < 2:
+        elif ends and max(len(listed.get(name, ())) for listed in ends) < 2:
             yield Problem(
                 f"shared lists mode '{name}', but no term has it on two cores.",
                 "Remove it from shared.",

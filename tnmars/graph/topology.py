@@ -48,7 +48,8 @@ def parts(term: Term) -> tuple[tuple[str, ...], ...]:
     Cores are joined by the edges that both list: by bonds, and by shared modes.
 
     >>> from tnmars.graph import Core, Edge
-    >>> parts(Term("t", (Edge("r", 2),), (Core("A", ("i", "r")), Core("B", ("j",)), Core("C", ("r",)))))
+    >>> cores = (Core("A", ("i", "r")), Core("B", ("j",)), Core("C", ("r",)))
+    >>> parts(Term("t", (Edge("r", 2),), cores))
     (('A', 'C'), ('B',))
     """
     first = _joined(term)
@@ -101,7 +102,8 @@ def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = Non
     """The modes that every end of a bond lists. For each of their values the bond has slices of its own.
 
     >>> from tnmars.graph import Core, Edge
-    >>> common(Term("t", (Edge("r", 2),), (Core("A", ("b", "i", "r")), Core("B", ("b", "r", "o")))), "r")
+    >>> cores = (Core("A", ("b", "i", "r")), Core("B", ("b", "r", "o")))
+    >>> common(Term("t", (Edge("r", 2),), cores), "r")
     ('b',)
     """
     cores = set((ends or term.ends())[bond])
@@ -187,7 +189,7 @@ def _same_terms(a: Graph, b: Graph) -> bool:
 def _colored(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
     """The view of a term in which each node's `color` is what a renaming leaves of it, and the sorted colors.
 
-    Colors are refined by those of the neighbours (Weisfeiler and Leman), which leaves the search little to try.
+    Colors are refined by those of the neighbors (Weisfeiler and Leman), which leaves the search little to try.
     """
     import networkx as nx
 

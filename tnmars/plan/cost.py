@@ -124,7 +124,7 @@ class CostModel:
         return self.element_call + self.item * moved / self.rate + self.fresh(out)
 
     def copy(self, elements: int, run: int, jumps: bool = False) -> float:
-        """A permuting copy whose innermost loop has `run` elements, and `jumps` where the source does not lie so."""
+        """A permuting copy whose innermost loop has `run` elements, and `jumps` if the source lies in another order."""
         moving = elements * self.stride_cost if jumps else 2.0 * self.item * elements / self.copy_rate
         return self.copy_call + moving + elements / max(run, 1) * self.run_cost + self.fresh(elements)
 
@@ -150,7 +150,7 @@ def cache_file() -> Path:
 
 
 def machine_model() -> CostModel:
-    """The calibrated model of this machine where there is one, else the shipped one.
+    """The calibrated model of this machine if there is one, else the shipped one.
 
     `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
     """

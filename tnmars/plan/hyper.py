@@ -1,4 +1,4 @@
-"""Contraction paths from cotengra, where it is installed and asked for. The same network gives the same path."""
+"""Contraction paths from cotengra, if it is installed and requested. The same network gives the same path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cotengra_path(
     """A path over operands with these labels, as opt_einsum writes one.
 
     cotengra's own default search runs in several processes, for a time, from a random start; this one does not, so
-    that a plan is the same wherever it is made. Raises `TnmarsError` where cotengra is not installed.
+    that a plan is the same wherever it is made. Raises `TnmarsError` if cotengra is not installed.
     """
     if find_spec("cotengra") is None:
         hint = "Install it with: pip install 'tnmars[plan]'; or leave the optimizer out."

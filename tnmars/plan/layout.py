@@ -27,13 +27,13 @@ class Rows:
 Tree = int | tuple["Tree", "Tree"] | Rows
 
 Places = tuple[int, ...]
-"""The lengths of the spatial axes at some point of a plan; empty where no taps are summed."""
+"""The lengths of the spatial axes at some point of a plan; empty if no taps are summed."""
 
 Option = tuple[Labels, float, Callable[[], Step]]
 """The memory order of a result, what it costs, and the step that makes it."""
 
 KEEP = 5
-"""How many memory orders of an intermediate are followed."""
+"""How many memory orders of an intermediate are kept."""
 SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
@@ -44,7 +44,7 @@ RUN = 16
 
 @dataclass(frozen=True)
 class Way:
-    """A way to have a tensor: its step and what it costs in all, and apart what depends on cores alone."""
+    """A way to have a tensor: its step, its total cost, and the part of the cost that depends on cores alone."""
 
     step: Step
     cost: float
@@ -92,7 +92,7 @@ class Layout:
         return all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
 
     def try_best(self, tree: Tree) -> Way | None:
-        """The same, or None where the tree cannot be computed step by step, as when two cores share a kernel mode."""
+        """The same, or None if the tree cannot be computed step by step, as when two cores share a kernel mode."""
         return self.best(tree) if self.ways(tree) else None
 
     def ways(self, tree: Tree) -> list[Way]:
@@ -102,7 +102,7 @@ class Layout:
         return self._ways[tree]
 
     def _find(self, tree: Tree, wanted: Labels | None = None) -> list[Way]:
-        """The ways that are followed: the cheapest, with the copy into the order `wanted` if one is given."""
+        """The ways that are kept: the cheapest, with the copy into the order `wanted` if one is given."""
         if isinstance(tree, int):
             return [self._load(tree)]
         if isinstance(tree, Rows):
@@ -111,7 +111,7 @@ class Layout:
         kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
         is_fixed = self._is_fixed(tree)
         places = (self._places(tree[0]), self._places(tree[1]), self._places(tree))
-        found: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
+        cheapest: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
         for one in self.ways(tree[0]):
             for two in self.ways(tree[1]):
                 spent, fixed = one.cost + two.cost, one.fixed + two.fixed
@@ -121,13 +121,13 @@ class Layout:
                     rank = total - done if self.weighing.folded else total
                     if wanted is not None and not (is_fixed and self.weighing.folded):
                         rank += self._copy(order, wanted, places[2])
-                    if order not in found or (rank, total) < found[order][:2]:
-                        found[order] = (rank, total, done, make)
-        ranked = sorted(found, key=lambda order: found[order][:2])
+                    if order not in cheapest or (rank, total) < cheapest[order][:2]:
+                        cheapest[order] = (rank, total, done, make)
+        ranked = sorted(cheapest, key=lambda order: cheapest[order][:2])
         chosen = ranked[:KEEP]
         if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
             chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
-        return [Way(make(), total, done) for _, total, done, make in map(found.__getitem__, chosen)]
+        return [Way(make(), total, done) for _, total, done, make in map(cheapest.__getitem__, chosen)]
 
     def _places(self, tree: Tree) -> Places:
         """The lengths of the spatial axes of the result of a tree."""

@@ -136,7 +136,7 @@ def groupings(graph: Graph) -> list[tuple[tuple[Term, ...], ...]]:
 
 
 def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:
-    """The stacked cores of a group of terms. Bonds are labelled by the first of them, so that groups do not clash."""
+    """The stacked cores of a group of terms. Bonds are labeled by the first of them, so that groups do not clash."""
     stack = (term_label(terms),) if len(terms) > 1 else ()
     bonds = {bond.name: graph.qualified(terms[0], bond.name) for bond in terms[0].bonds}
     return tuple(
@@ -195,7 +195,7 @@ def output_axes(graph: Graph) -> tuple[Labels, ...]:
 
 
 def lookup_network(graph: Graph, terms: tuple[Term, ...], tokens: int) -> Network:
-    """The rows of the weight at some tokens: of its lookup modes, or of all modes where it has none."""
+    """The rows of the weight at some tokens: of its lookup modes, or of all modes if it has none."""
     rows = flat_modes(graph, Role.LOOKUP, Role.FREE)
     sizes = {**sizes_of(graph, terms), TOKENS: tokens}
     output = (TOKENS, *flat_modes(graph, Role.OUT))

@@ -1,4 +1,4 @@
-"""What one step costs in seconds, from its extents: one function per kind of step, with its backward pass if asked for.
+"""What one step costs in seconds, from its extents: one function per kind of step, with its backward pass if requested.
 
 The search over memory layouts prices steps with these functions before they are instructions, and the instructions of
 a finished program price themselves with the same ones. So a plan is chosen by the figures that are reported for it.

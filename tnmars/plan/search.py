@@ -1,7 +1,7 @@
 """A search of our own for contraction trees: the cheapest by estimated time, over connected sets of cores.
 
-A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: where a graph has many
-connected sets of cores, only the small ones are looked at, and fewer continuations of each are tried.
+A set of leaves is a number with a bit for each, and so is a set of labels. The work is bounded: if a graph has many
+connected sets of cores, only the small ones are examined, and fewer continuations of each are tried.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Search:
                 if sum(map(len, layers)) + len(layer) > MAX_SUBSETS:
                     return _up_to(MAX_PARTS, layers), False
             layers.append(layer)
-        found = [members for layer in layers for members in sorted(layer)]
-        return (found if self.cores in found else [*found, self.cores]), True
+        sets = [members for layer in layers for members in sorted(layer)]
+        return (sets if self.cores in sets else [*sets, self.cores]), True
 
     def best(self, members: Members) -> Tree:
         """The cheapest tree over a set of cores."""
@@ -97,14 +97,14 @@ class Search:
             (part, rest) for part in splits if (rest := members ^ part) in self._known and self._is_joined(part, rest)
         ]
         options = options or [(part, members ^ part) for part in splits]  # unconnected parts
-        found: tuple[float, Tree] | None = None
+        best: tuple[float, Tree] | None = None
         for part, rest in options:
             one, two = self.cheapest(part), self.cheapest(rest)
             total = one[0] + two[0] + self._price(self._left(part), self._left(rest), members)
-            if found is None or total < found[0]:
-                found = (total, (one[1], two[1]))
-        assert found is not None
-        return found
+            if best is None or total < best[0]:
+                best = (total, (one[1], two[1]))
+        assert best is not None
+        return best
 
     def _left(self, members: Members) -> Mask:
         """The labels of the contraction of some leaves: those that another leaf or the output needs."""
@@ -138,13 +138,14 @@ class Search:
         return found
 
     def _places(self, members: Members) -> int:
-        """The number of output positions of a convolution of these leaves; 1 where no taps are summed."""
+        """The number of output positions of a convolution of these leaves; 1 if no taps are summed."""
         return prod(self.network.lengths(frozenset(members_of(members))).values()) if self._spatial else 1
 
     def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1, places: int = 1) -> float:
         """The estimated time of one contraction to some leaves, wherever its operands lie.
 
-        It is done `rows` times over; `places` are output positions, which the first operand has beside its labels.
+        It is done `rows` times over; `places` are output positions, which the first operand has in addition to its
+        labels.
         """
         shared = a & b
         depth = self._summed(shared, members)

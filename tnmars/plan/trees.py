@@ -23,28 +23,28 @@ OPTIMIZERS = ("auto", "dp", "optimal", "branch-all", "branch-2", "branch-1", "gr
 def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") -> dict[str, Tree]:
     """Trees by the name of their form: `push`, `dense`, `parts`, `blocks`, `taps` and `path`; equal ones once."""
     cores = list(network.cores)
-    found: dict[str, Tree] = {}
+    trees: dict[str, Tree] = {}
     if not network.inputs:
-        found["path"] = by_path(network, cores, optimizer)
+        trees["path"] = by_path(network, cores, optimizer)
         search = Search(network, weighing)
         if search.is_small:
-            found["parts"] = search.best(search.cores)
+            trees["parts"] = search.best(search.cores)
     elif len(cores) == 0:
-        found["path"] = by_path(network, list(network.inputs), optimizer)
+        trees["path"] = by_path(network, list(network.inputs), optimizer)
     else:
-        found["dense"] = _join(by_path(network, cores, optimizer), network, list(network.inputs), optimizer)
-        found["path"] = by_path(network, list(range(len(network.leaves))), optimizer)
+        trees["dense"] = _join(by_path(network, cores, optimizer), network, list(network.inputs), optimizer)
+        trees["path"] = by_path(network, list(range(len(network.leaves))), optimizer)
         search = Search(network, weighing)
         if len(network.inputs) == 1:
-            found["push"] = search.spine(search.singles)
-            found["parts"] = search.spine(search.subsets)
-            found["blocks"] = Search(network, _coarse(weighing)).spine(search.subsets)
+            trees["push"] = search.spine(search.singles)
+            trees["parts"] = search.spine(search.subsets)
+            trees["blocks"] = Search(network, _coarse(weighing)).spine(search.subsets)
             if search.tapped:
-                found["taps"] = search.spine(search.tapped)
+                trees["taps"] = search.spine(search.tapped)
             if search.is_small:
-                found["dense"] = (search.best(search.cores), network.inputs[0])
+                trees["dense"] = (search.best(search.cores), network.inputs[0])
     unique: dict[Tree, str] = {}
-    for name, tree in found.items():
+    for name, tree in trees.items():
         unique.setdefault(tree, name)
     return {name: tree for tree, name in unique.items()}
 

@@ -35,7 +35,7 @@ def wrong(text: str) -> NoReturn:
 
 
 def audit(form: Form, graph: Graph) -> None:
-    """Raises `TnmarsError` where a form is not one of the graph."""
+    """Raises `TnmarsError` if a form is not one of the graph."""
     _Audit(form, graph).run()
 
 
@@ -171,7 +171,7 @@ class _Audit:
             wrong(f"{instruction.out} multiplies a core or an input twice, or parts of different terms.")
 
     def _plus(self, instruction: Plus, left: _Made, right: _Made) -> None:
-        """Only whole terms are added."""
+        """Only complete terms are added."""
         for part in (left, right):
             terms = {self.terms[core] for core in part.cores}
             if {core for core, term in self.terms.items() if term in terms} != part.cores:

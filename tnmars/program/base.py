@@ -102,7 +102,7 @@ class Instruction:
         return True
 
     def summed(self, read: tuple[Instruction, ...]) -> Labels:
-        """The labels that it sums: those that an operand has and the result has not."""
+        """The labels that it sums: those that an operand has and the result lacks."""
         own = flat(self.axes)
         return tuple(dict.fromkeys(label for entry in read for label in flat(entry.axes) if label not in own))
 
@@ -119,7 +119,7 @@ class Instruction:
         return Work()
 
     def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
-        """Its estimated time, with its backward pass where gradients are needed."""
+        """Its estimated time, with its backward pass if gradients are needed."""
         return 0.0
 
     def resized(self, read: tuple[Instruction, ...], sizes: Sizes) -> Instruction:

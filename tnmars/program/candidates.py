@@ -52,9 +52,9 @@ def _weight_form(
 def _cheapest(
     layouts: Sequence[Layout], trees: Sequence[Sequence[Tree]], weighing: Weighing
 ) -> tuple[list[Step], float] | None:
-    """The cheapest step for each network, over some trees of each, and what they cost together.
+    """The cheapest step for each network among the given trees, and the total cost.
 
-    None where no tree of a network can be computed step by step.
+    None if no tree of a network can be computed step by step.
     """
     steps, cost = [], 0.0
     for layout, options in zip(layouts, trees, strict=True):

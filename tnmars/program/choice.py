@@ -1,6 +1,6 @@
 """Forms to plans: which form, in chunks of which size, is taken for which batch, with and without gradients.
 
-The form with the smallest estimated time wins, among those whose memory is in proportion. A large batch may be cut
+The form with the smallest estimated time wins, among those whose memory is acceptable. A large batch may be cut
 into chunks, so that intermediates stay small.
 """
 
@@ -32,7 +32,7 @@ CHUNK = 64
 CHUNKS = (4, 8, 16, 32, 64, 128, 256)
 """Rows of a batch that may be computed at a time, so that intermediates stay in the caches."""
 HELD = 1 << 24
-"""The numbers that a training step in chunks may keep; more where a dense weight and its gradient have more."""
+"""The numbers that a training step in chunks may keep; more if a dense weight and its gradient have more."""
 MEMORY = 8
 """A plan may hold this many times the size of input, output, cores and dense weight together."""
 
@@ -89,7 +89,7 @@ def _ranked(graph: Graph, forms: Iterable[Form], batch: int, image: int) -> list
 
 
 def within_memory(graph: Graph, forms: Sequence[Form], batch: int, image: int = 32) -> Sequence[Form]:
-    """The forms whose memory is in proportion; all of them if none is."""
+    """The forms whose memory is acceptable; all of them if none is."""
     room = MEMORY * _proportion(graph, batch, image)
     return [form for form in forms if peak(form) <= room] or forms
 

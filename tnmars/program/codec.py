@@ -24,7 +24,7 @@ from tnmars.program.form import Form
 VERSION = 1
 MODES = ("train", "infer")
 LARGEST = MAX_SIZE**2
-"""No number of a plan is larger: a product of two sizes."""
+"""The largest number of a plan: a product of two sizes."""
 
 Plans = Mapping[tuple[str, int], Form]
 """For each mode and batch, the form that is taken."""
@@ -41,12 +41,12 @@ def plan_to_json(forms: Plans) -> dict[str, Any]:
 def plan_from_json(data: object, graph: Graph) -> dict[tuple[str, int], Form]:
     """The forms that `plan_to_json` wrote, for the graph that they were made for.
 
-    Raises `TnmarsError` where something is not known, is of another type, or is not of this graph.
+    Raises `TnmarsError` if something is not known, is of another type, or is not of this graph.
     """
     table = _table(data, ("version", *MODES), "the plan")
     if table["version"] != VERSION or isinstance(table["version"], bool):
         wrong(f"the plan has version {table['version']!r}; this version of tnmars reads {VERSION}.")
-    found = {}
+    forms = {}
     for mode in MODES:
         if not isinstance(table[mode], dict):
             wrong(f"'{mode}' of the plan is {_shown(table[mode])}, which is not a table.")
@@ -54,11 +54,11 @@ def plan_from_json(data: object, graph: Graph) -> dict[tuple[str, int], Form]:
             if not (isinstance(text, str) and text.isascii() and text.isdigit() and text == str(int(text[:12]))):
                 wrong(f"'{mode}' of the plan has {text!r}, which is not a batch.")
             try:
-                found[mode, int(text)] = form_from_json(form, graph)
+                forms[mode, int(text)] = form_from_json(form, graph)
             except TnmarsError as error:
                 first = error.problems[0]
                 raise TnmarsError(Problem(f"plan '{mode}' for batch {text}: {first.text}", first.hint)) from None
-    return found
+    return forms
 
 
 def form_to_json(form: Form) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def form_to_json(form: Form) -> dict[str, Any]:
 
 
 def form_from_json(data: object, graph: Graph) -> Form:
-    """The form that `form_to_json` wrote. Raises `TnmarsError` where it is not one of the graph."""
+    """The form that `form_to_json` wrote. Raises `TnmarsError` if it is not one of the graph."""
     form = _read(Form, data, "the form")
     assert isinstance(form, Form)
     if not is_identifier(form.name):

@@ -65,7 +65,7 @@ class Writer:
 
     @cached_property
     def fused(self) -> Name:
-        """The last product or convolution, where the bias can be added by it; empty where it cannot."""
+        """The last product or convolution, if it can add the bias; empty if it cannot."""
         if not self.frame.has_bias or self.frame.cut or self.frame.dense or not self.program.run:
             return ""
         made = {instruction.out: instruction for instruction in self.program.run}
@@ -79,7 +79,7 @@ class Writer:
         return last.out if isinstance(last, Conv) and last.axes[:2] == wanted[:2] else ""
 
     def source(self) -> str:
-        """The whole source."""
+        """The complete source."""
         names = [f"# {argument}: {name}" for (_, name), argument in self.arguments.items()]
         fold = self._body(self.program.fold, set(self.arguments.values()))
         parts = self.program.parts
@@ -286,4 +286,4 @@ WRITE: dict[type[Instruction], Callable[[Writer, Any], str | list[str]]] = {
     Kernel: _kernel,
     Conv: _conv,
 }
-"""How each instruction is written: as an expression, or as whole lines."""
+"""How each instruction is written: as an expression, or as complete lines."""

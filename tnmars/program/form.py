@@ -44,7 +44,7 @@ class Frame:
     columns: bool = False
     """Whether the index has a column for each mode rather than one row number."""
     dense: str = ""
-    """The torch function that a dense weight is given to, such as `F.linear`; empty where there is none."""
+    """The torch function that a dense weight is given to, such as `F.linear`; empty if there is none."""
     is_transposed: bool = False
     """Whether the dense weight lies with its two axes swapped."""
 
@@ -131,7 +131,7 @@ class Form:
 
     @property
     def dense_call(self) -> Dense | None:
-        """The call of torch's own layer at the end, where the form makes the dense weight."""
+        """The call of torch's own layer at the end, if the form makes the dense weight."""
         if not self.frame.dense:
             return None
         weight = self.program.made[self.program.result]
@@ -163,7 +163,7 @@ class Form:
         return sites
 
     def patches(self) -> int:
-        """The number of entries of the patches that are taken from the input; 0 where none are."""
+        """The number of entries of the patches that are taken from the input; 0 if there are none."""
         if not self.frame.unfold:
             return 0
         sizes = dict(self.program.sizes)
@@ -255,7 +255,7 @@ def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
 
 
 def peak(form: Form) -> int:
-    """The most numbers that a program holds at once beside its inputs and cores, at the lengths it was made for."""
+    """The most numbers that a program holds at once, inputs and cores aside, at the lengths it was made for."""
     sites = form.sites()
     program = form.program
     sizes = dict(program.sizes)

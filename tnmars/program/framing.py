@@ -102,7 +102,7 @@ def _digit(first: int, stride: int, size: int) -> str:
 
 
 def closing(frame: Frame, result: str, *, has_added_bias: bool) -> list[str]:
-    """The end of `run`: the result is cut, given its bias or, where it is a dense weight, handed to torch's layer."""
+    """The end of `run`: the result is cut, given its bias or, if it is a dense weight, passed to torch's layer."""
     if frame.dense:
         weight = result + (".t()" if frame.is_transposed else "")
         bias = ", bias" if frame.has_bias else ", None"

@@ -1,7 +1,7 @@
 """Program to program: the gates of bonds multiplied in, each exactly once.
 
 A gate goes to the smallest core that carries its bond, the first in the graph's order on a tie. A core that carries
-several is scaled by their product, so that each core is multiplied once. Planning knows nothing of gates.
+several is scaled by their product, so that each core is multiplied once. Planning knows nothing about gates.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def masked(program: Program, graph: Graph) -> Program:
 
 
 def _scale(fetch: Fetch, raw: Name, where: dict[str, tuple[tuple[str, str], ...]]) -> Scale:
-    """The scaling of a core, or of equal cores of several terms, whose bonds are labelled as the first term's."""
+    """The scaling of a core, or of equal cores of several terms, whose bonds are labeled as the first term's."""
     labels = {label for axis in fetch.axes for label in axis}
     gates = []
     for at, (_, first) in enumerate(where[fetch.cores[0]]):

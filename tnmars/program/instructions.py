@@ -1,4 +1,4 @@
-"""The instructions of a program. The class of each is its row of the table: all that is known about it stands there.
+"""The instructions of a program. The class of each is its row of the table: it has all that is known about it.
 
 A new instruction is a class here, with the methods of `tnmars.program.base.Instruction` that differ, and a
 function in `tnmars.program.emit` that writes it.
@@ -46,7 +46,7 @@ class Scale(Instruction):
 
     source: Name
     gates: tuple[tuple[str, tuple[str, ...]], ...]
-    """For each bond its label, empty where the core has dropped it because its size is 1, and the gate of each term."""
+    """For each bond its label, empty if the core has dropped it because its size is 1, and the gate of each term."""
 
     operands = ("source",)
 
@@ -95,7 +95,7 @@ class Receive(Instruction):
 
 @dataclass(frozen=True)
 class Arrange(Instruction):
-    """A value with its labels in another order or grouped into other axes: a view where possible."""
+    """A value with its labels in another order or grouped into other axes: a view if possible."""
 
     source: Name
 
@@ -147,22 +147,13 @@ class Matmul(Instruction):
 
 
 @dataclass(frozen=True)
-class Times(Instruction):
-    """An elementwise product with broadcasting."""
+class Elementwise(Instruction):
+    """An operation on two values, entry by entry."""
 
     left: Name
     right: Name
 
     operands = ("left", "right")
-
-    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
-        left, right = read[0].axes, read[1].axes
-        if not len(self.axes) == len(left) == len(right):
-            return False
-        return all(
-            axis == (one or two) and (one == two or not one or not two)
-            for axis, one, two in zip(self.axes, left, right, strict=True)
-        )
 
     def work(self, site: Site) -> Work:
         out = prod(self.extents(site.after))
@@ -174,24 +165,25 @@ class Times(Instruction):
 
 
 @dataclass(frozen=True)
-class Plus(Instruction):
+class Times(Elementwise):
+    """An elementwise product with broadcasting."""
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        left, right = read[0].axes, read[1].axes
+        if not len(self.axes) == len(left) == len(right):
+            return False
+        return all(
+            axis == (one or two) and (one == two or not one or not two)
+            for axis, one, two in zip(self.axes, left, right, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Plus(Elementwise):
     """The sum of two values."""
-
-    left: Name
-    right: Name
-
-    operands = ("left", "right")
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         return self.axes == read[0].axes == read[1].axes
-
-    def work(self, site: Site) -> Work:
-        out = prod(self.extents(site.after))
-        return Work(elementwise=out, written=out)
-
-    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
-        read = site.entries(0) + site.entries(1)
-        return prices.elementwise(model, prod(self.extents(site.after)), read, grad=grad)
 
 
 @dataclass(frozen=True)
@@ -298,7 +290,7 @@ class Conv(Instruction):
         return tuple(label for label in read[1].axes[0] if label in read[0].axes[1])
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
-        """The groups' labels come first on both, then those that are summed; what the kernel has beyond are taps."""
+        """The groups' labels come first on both, then those that are summed; the rest of the kernel are taps."""
         source, kernel = read
         if not isinstance(kernel, Kernel) or len(source.axes) < 3:
             return False

@@ -43,7 +43,7 @@ class Lowering:
         return self._values[step]
 
     def arrange(self, source: Name, axes: Groups) -> Name:
-        """The value with these axes: itself where it has them already."""
+        """The value with these axes: itself if it has them already."""
         if self._axes(source) == axes:
             return source
         key = (source, axes)

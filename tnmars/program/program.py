@@ -1,6 +1,6 @@
 """A program: flat instructions in the order in which they run, the part that depends on cores alone first.
 
-`verify` checks that a program holds together. `refold`, `standing` and `staged` move work between what is done once for
+`verify` checks that a program is consistent. `refold`, `standing` and `staged` move work between what is done once for
 given cores, once for a batch, and for every chunk of it.
 """
 
@@ -80,9 +80,10 @@ def _section(title: str, part: Sequence[Instruction]) -> list[str]:
 
 
 def verify(program: Program) -> None:
-    """Checks that every instruction reads what is there, and that its labels and sizes follow from what it reads.
+    """Checks that every instruction reads values that exist, and that its labels and sizes follow from what it reads.
 
-    What cores and inputs hold is taken as they say. Raises `AssertionError`: a fault of the lowering, not of a user.
+    What cores and inputs hold is taken as given. Raises `AssertionError`, because that is a bug in tnmars, not a
+    mistake of the user.
     """
     sizes = dict(program.sizes)
     made: dict[Name, Instruction] = {}
@@ -103,7 +104,7 @@ def verify(program: Program) -> None:
 
 
 def homes(program: Program, sizes: Sizes) -> dict[Name, Name]:
-    """For each value, the one whose memory it lies in: its own, or, where it is a view, that of another."""
+    """For each value, the one whose memory it lies in: its own, or, if it is a view, that of another."""
     home: dict[Name, Name] = {}
     for instruction in program.instructions:
         is_copy = not instruction.reads or instruction.is_copy(program.read_by(instruction), sizes)

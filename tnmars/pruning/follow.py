@@ -32,7 +32,7 @@ def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
 
 
 def part_after(piece: Piece, value: Tensor) -> Tensor:
-    """What is left of a value that has the shape of a piece's only source; axes that go have size 1."""
+    """What is left of a value that has the shape of a piece's only source; removed axes have size 1."""
     (source,) = piece.sources
     taken = _taken(source, value)
     sizes = dict(zip(source.edges, taken.shape, strict=True))
@@ -64,7 +64,7 @@ class Followed:
         return tuple((piece.sources[0].taken, len(piece.edges)) for piece in self.pieces)
 
     def changes(self, shape: Sequence[int]) -> bool:
-        """Whether less is left than all entries of a core of this shape, in this shape."""
+        """Whether some entries of a core of this shape are removed, or its shape changes."""
         for piece in self.pieces:
             taken = zip(shape, piece.sources[0].taken, strict=True)
             is_all = all(indices is None or len(indices) == size for size, indices in taken)

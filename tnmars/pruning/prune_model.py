@@ -109,8 +109,8 @@ def prune(
     chosen = _chosen(model, keep)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
-    found = compiled_layers(pruned)
-    cuts = [LayerCut(found[name], name, kept, step, keep_gates, merges) for name, kept in chosen.items()]
+    compiled = compiled_layers(pruned)
+    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, merges) for name, kept in chosen.items()]
     apply(cuts, outside(pruned, cuts))
     return pruned
 
@@ -154,8 +154,10 @@ def prune_(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
             "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it again."
         )
-    found = compiled_layers(model)
-    cuts = [LayerCut(found[name], name, kept, step, keep_gates, False) for name, kept in _chosen(model, keep).items()]
+    compiled = compiled_layers(model)
+    cuts = [
+        LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in _chosen(model, keep).items()
+    ]
     if optimizer is not None:
         check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()})
     changes = apply(cuts, outside(model, cuts))

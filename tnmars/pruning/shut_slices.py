@@ -14,11 +14,11 @@ from tnmars.select.distributions import largest
 
 
 class ShutSlices:
-    """Drops slices for good, during training, whose gates have been shut for `patience` steps.
+    """Drops slices for good, during training, once their gates have been shut for `patience` steps.
 
     Call `step()` between the backward pass and the optimizer's step. What the selector would keep now is never
     dropped, nor is the largest gate of a bond. The rest trains as if nothing had happened: it keeps its noise, its
-    gates and its state in the optimizer. So steps become cheaper while the numbers stay the same.
+    gates and its state in the optimizer. Steps become cheaper, and the numbers stay the same.
 
     Args:
         model: A model with compiled layers that have gates. A model under DDP or FSDP2 cannot be cut in this way: cut
@@ -42,7 +42,8 @@ class ShutSlices:
         >>> shut = ShutSlices(layer, patience=3, optimizer=optimizer)
         >>> dropped = 0
         >>> for _ in range(3):
-        ...     (layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8).backward()
+        ...     loss = layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8
+        ...     loss.backward()
         ...     dropped += shut.step()
         ...     optimizer.step()
         ...     optimizer.zero_grad()

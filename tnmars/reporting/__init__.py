@@ -57,8 +57,11 @@ def report(
         >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 3), rank=4)
         >>> model = tnmars.compile(graph, selector=tnmars.Mars())
         >>> file = tempfile.mkdtemp() + "/report.html"
-        >>> found = tnmars.report(model, tnmars.prune(model), file, metrics={"accuracy": (0.98, 0.97)}, measure=False)
-        >>> found.metrics[0].change
+        >>> accuracy = {"accuracy": (0.98, 0.97)}
+        >>> result = tnmars.report(
+        ...     model, tnmars.prune(model), file, metrics=accuracy, measure=False
+        ... )
+        >>> result.metrics[0].change
         '0.01 lower'
     """
     result = collect(before, after, title=title, history=history, metrics=metrics, batch=batch, measure=measure)

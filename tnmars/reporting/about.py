@@ -18,17 +18,17 @@ from tnmars.reporting.value import Rows
 
 def settings(before: TNModule, after: TNModule) -> Rows:
     """How a layer was compiled and cut."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     selector = before.selector or after.selector
     if selector is not None:
         given = selector.settings()
-        found["selector"] = given.pop("name")
-        found |= {f"selector {name}": value for name, value in given.items()}
+        values["selector"] = given.pop("name")
+        values |= {f"selector {name}": value for name, value in given.items()}
     origin = after.graph.origin
     if isinstance(origin, Mapping) and "step" in origin:
-        found["pruned at step"] = origin["step"]
+        values["pruned at step"] = origin["step"]
     planner = after.planner
-    found |= {
+    values |= {
         "nominal batch": planner.nominal,
         "orders from": planner.optimizer,
         "plans timed": planner.decide is not None,
@@ -37,7 +37,7 @@ def settings(before: TNModule, after: TNModule) -> Rows:
         "type": str(after.dtype).removeprefix("torch."),
         "device": str(after._anchor.device),
     }
-    return tuple((name, _text(value)) for name, value in found.items())
+    return tuple((name, _text(value)) for name, value in values.items())
 
 
 def _text(value: Any) -> str:

@@ -1,5 +1,6 @@
-"""The bonds of a layer before and after, with their gates: how probable each is open, which slices are kept, and where
-the threshold lies. Bonds are matched by term and name.
+"""The bonds of a layer before and after, with their gates: which slices are kept, and the threshold.
+
+Bonds are matched by term and name.
 """
 
 from __future__ import annotations

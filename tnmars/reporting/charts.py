@@ -1,7 +1,7 @@
 """Charts as SVG: lines over epochs, bars of gates with a threshold, and points over a logarithmic axis.
 
-`chart` and `gates` are parts of a page, which has the style sheet. `gates_file` and `points_file` return whole files.
-What the values mean is not known here.
+`chart` and `gates` are parts of a page, which has the style sheet. `gates_file` and `points_file` return complete
+files. Nothing here knows what the values mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; `key` is what names its bond in the page."""
+    """A named line; `key` identifies its bond in the page."""
 
     name: str
     points: tuple[Point, ...]
@@ -89,13 +89,13 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """A range with room in it."""
+    """A range that is not empty."""
     room = 0.5 * (abs(low) or 1.0)
     return (low, high) if high > low else (low - room, high + room)
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Round numbers that hold a range between them, about five.
+    """About five round numbers that enclose a range.
 
     >>> _ticks(0, 18), _ticks(0.13, 0.48), _ticks(0, 2, whole=True)
     ([0.0, 5.0, 10.0, 15.0, 20.0], [0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 1.0, 2.0])

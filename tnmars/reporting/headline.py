@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tnmars.errors import plural
 from tnmars.graph.counts import Count
-from tnmars.reporting.markup import Html, brief, change, duration, number, ratio, tag, text
+from tnmars.reporting.markup import Html, change, duration, number, ratio, tag, text
 from tnmars.reporting.metrics import Metric, figure
 from tnmars.reporting.sections import conditions
 from tnmars.reporting.value import Report, Side
+from tnmars.text.numbers import brief
 
 
 def headline(report: Report) -> Html:

@@ -1,4 +1,4 @@
-"""The history of a training run: read from a log or a record, and checked. What its figures mean is not known here."""
+"""The history of a training run: read from a log or a record, and checked. Nothing here knows what its figures mean."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tnmars.errors import Problem, TnmarsError, listing
 History = Sequence[Mapping[str, Any]]
 EXAMPLE = "{'epoch': 0, 'loss': 2.3, 'ranks': {'fc1': [20, 20]}}"
 AXES = ("epoch", "step")
-"""What may stand below a chart: the first that every entry has."""
+"""What may label the horizontal axis: the first of these that every entry has."""
 MARKS = (*AXES, "loss", "ranks")
-"""A table by itself is an epoch of training where it has one of these."""
+"""A single table is an epoch of training if it has one of these."""
 FIX = "A history is a line of JSON for each epoch, as the log.jsonl of a run, or a list of such tables."
 LEAST, MOST = 1e-100, 1e100
 """Numbers smaller or larger than these are not drawn: the arithmetic of a chart would leave the range of floats."""
@@ -23,7 +23,7 @@ LEAST, MOST = 1e-100, 1e100
 def read_history(path: str | Path) -> History:
     """The history in a file: a line of JSON for each epoch, a list of them, or a record that has one as `history`.
 
-    In the record of a `tnmars reproduce` run it is part of the `result`. Raises `TnmarsError` where there is none.
+    In the record of a `tnmars reproduce` run it is part of the `result`. Raises `TnmarsError` if there is none.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def _within(found: Any, path: str | Path) -> Any:
 
 
 def _tells(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry has anything but its place."""
+    """Whether an entry has anything besides its position."""
     return any(is_number(value) or name == "ranks" for name, value in entry.items() if name not in AXES)
 
 
@@ -73,7 +73,7 @@ def checked(history: object) -> tuple[Mapping[str, Any], ...]:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, be it one that cannot be drawn."""
+    """Whether a value is a number, even one that cannot be drawn."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Text is escaped here, wherever it comes from; what is already markup is of type `Html`."""
+"""Small pieces of HTML. Text is escaped here, wherever it comes from; markup has the type `Html`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NewType
+
+from tnmars.text import numbers
 
 Html = NewType("Html", str)
 
@@ -68,79 +70,37 @@ def _line(heads: Sequence[str], line: Row) -> Html:
 
 
 def number(value: int | None) -> str:
-    """A whole number with separators; very large ones as a power of two.
+    """An integer with separators; an unknown one is a dash.
 
-    >>> number(23100), number(2**80), number(None)
-    ('23,100', 'about 2^80', '–')
+    >>> number(23100), number(None)
+    ('23,100', '–')
     """
-    if value is None:
-        return "–"
-    bits = value.bit_length()
-    return f"{value:,}" if bits < 64 else f"about 2^{bits - 1}"
-
-
-def brief(value: int) -> str:
-    """A whole number in a few digits.
-
-    >>> brief(23100), brief(73_080_000), brief(2**80)
-    ('23,100', '73.1 M', 'about 2^80')
-    """
-    for power, unit in ((10**9, "G"), (10**6, "M")):
-        if 1000 * power > value >= power:
-            return f"{value / power:.1f} {unit}"
-    return number(value)
-
-
-def size(count: int) -> str:
-    """Bytes.
-
-    >>> size(400), size(93_400), size(4_000_000_000)
-    ('400 B', '93.4 kB', '4.0 GB')
-    """
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:,.1f} TB"
+    return numbers.typographic(numbers.number(value))
 
 
 def duration(seconds: float | None) -> str:
-    """A time.
+    """A time in three digits.
 
-    >>> duration(None), duration(3.21e-5), duration(0.0214), duration(3)
-    ('–', '32.1 µs', '21.4 ms', '3.00 s')
+    >>> duration(3.21e-5), duration(None)
+    ('32.1 µs', '–')
     """
-    if seconds is None:
-        return "–"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.1f} µs"
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return numbers.typographic(numbers.duration(seconds))
 
 
 def ratio(before: float | None, after: float | None) -> str:
     """How many times smaller the second is.
 
-    >>> ratio(12, 4), ratio(4, 12), ratio(None, 1), ratio(0, 0), ratio(3, 0)
-    ('3.00×', '0.33×', '–', '–', '∞')
+    >>> ratio(12, 4), ratio(None, 1), ratio(3, 0)
+    ('3.00×', '–', '∞')
     """
-    if before is None or after is None or (not before and not after):
-        return "–"
-    if not after:
-        return "∞"
-    try:
-        found = before / after
-    except OverflowError:
-        return "over 1e308×"
-    return f"{found:,.0f}×" if 100 <= found < 1e9 else f"{found:.2e}×" if found >= 1e9 else f"{found:.2f}×"
+    return numbers.typographic(numbers.ratio(before, after))
 
 
 def change(before: float, after: float, less: str, more: str) -> str:
-    """How the second compares with the first, in words: `less` where it is smaller.
+    """How the second compares with the first, in words: `less` if it is smaller.
 
     >>> change(12, 4, "fewer", "more"), change(4, 12, "faster", "slower"), change(7, 7, "fewer", "more")
     ('3.00× fewer', '3.00× slower', 'as before')
     """
-    if before == after:
-        return "as before"
-    return f"{ratio(before, after)} {less}" if after < before else f"{ratio(after, before)} {more}"
+    factor, _, word = numbers.change(before, after, less, more).rpartition(" ")
+    return f"{numbers.typographic(factor)} {word}"

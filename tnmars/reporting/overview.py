@@ -1,15 +1,16 @@
-"""The table with which a page about several layers begins: one line for each, and what they come to together."""
+"""The first table of a page about several layers: one line for each, and the total."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from tnmars.reporting.markup import Html, Row, brief, duration, number, ratio, row, table, tag, text
+from tnmars.reporting.markup import Html, Row, duration, number, ratio, row, table, tag, text
 from tnmars.reporting.value import Layer, Report, Side
+from tnmars.text.numbers import brief
 
 WIDE, HIGH = 96, 10
-"""Of the bar that shows how many parameters a layer has, in pixels."""
+"""The width and height, in pixels, of the bar that shows how many parameters a layer has."""
 MOST = 4
 """Up to this many ranks are listed one by one."""
 
@@ -90,7 +91,7 @@ def _ranks(sizes: Sequence[int | None]) -> str:
 
 
 def _bar(before: float, after: float) -> Html:
-    """Two shares of the largest layer, one upon the other; what is there at all can be seen."""
+    """Two shares of the largest layer, one on top of the other; even the smallest is visible."""
     bars = "".join(
         f'<rect class="{name}" width="{max(round(WIDE * share, 1), 1.5)}" height="{HIGH}" rx="2"/>'
         for name, share in (("off", before), ("on", after))

@@ -15,7 +15,7 @@ from tnmars.reporting.training import training
 from tnmars.reporting.value import Report
 
 DARK = "screen and (prefers-color-scheme:dark)"
-"""Where colors are dark: paper stays white."""
+"""The media query for dark colors: paper stays white."""
 FEW = 4
 """With more layers, the section of each is folded."""
 
@@ -71,8 +71,8 @@ def _counting(report: Report) -> Html:
     words = (
         f"Weights alone: the dense weights of the compiled layers hold {number(after.dense)} numbers, their cores "
         f"after pruning {number(after.cores)}; that is {weights}.\n"
-        f"Whole model: the {number(after.other)} other parameters (biases, normalisation, layers that are not "
-        f"decomposed) are added on both sides; that is {whole}. The paper's notebooks count so.\n"
+        f"Whole model: the {number(after.other)} other parameters (biases, normalization, layers that are not "
+        f"decomposed) are added on both sides; that is {whole}. The paper's notebooks count in this way.\n"
         "Logits of gates count nowhere, and padding never counts as dense. MACs are multiply-adds."
     )
     points = join(tag("li", text(line)) for line in words.splitlines())

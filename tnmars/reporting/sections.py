@@ -12,9 +12,10 @@ from tnmars.errors import listing, plural
 from tnmars.program.explain import Explained, StepRow
 from tnmars.reporting.charts import gates
 from tnmars.reporting.history import History
-from tnmars.reporting.markup import Html, Row, duration, join, number, ratio, row, size, table, tag, text
+from tnmars.reporting.markup import Html, Row, duration, join, number, ratio, row, table, tag, text
 from tnmars.reporting.training import ranks
 from tnmars.reporting.value import Bond, Layer, Rows, Side
+from tnmars.text.numbers import byte_count
 
 FATES = {
     "gone": "removed",
@@ -50,7 +51,7 @@ FORMS = {
 def layer_section(
     layer: Layer, at: int, title: str, history: History, threads: int, *, several: bool = False, folded: bool = False
 ) -> Html:
-    """Everything about a layer; if there are several, with a link back to the table of them."""
+    """Everything about a layer; if there are several, with a link back to their table."""
     graph = layer.after.graph
     known = (
         f"{graph.kind} {graph.signature.replace('->', '→')}; {plural(len(layer.before.graph.cores), 'core')} before, "
@@ -103,10 +104,10 @@ def _size(drawing: str) -> tuple[int, int]:
 
 def _bonds(layer: Layer, history: History) -> Html:
     heads = ["Bond", "joins", "rank before", "useful at most", "gates keep", "rank after", ""]
-    found = [_bond(bond) for bond in layer.bonds]
-    if not found:
+    rows = [_bond(bond) for bond in layer.bonds]
+    if not rows:
         return tag("p", text("The graph has no bonds."))
-    parts = [tag("h3", text("Bonds and gates")), table(heads, found, "Bonds")]
+    parts = [tag("h3", text("Bonds and gates")), table(heads, rows, "Bonds")]
     gated = [bond for bond in layer.bonds if bond.probabilities]
     words = "The layer had no gates before."
     if gated:
@@ -171,7 +172,7 @@ def _sizes(layer: Layer, threads: int) -> Html:
     rows = [line("parameters of the weight", *numbers, shown=tuple(map(number, numbers)))]
     if after.count.other:
         rows.append(row([text("bias"), *map(text, (*[number(after.count.other)] * 3, "", ""))]))
-    rows.append(line("bytes, bias included", *taken, shown=tuple(map(size, taken))))
+    rows.append(line("bytes, bias included", *taken, shown=tuple(map(byte_count, taken))))
     rows.append(line(f"MACs, {conditions(layer)}", *macs, shown=tuple(map(number, macs))))
     if before.seconds is not None:
         times = (layer.dense_seconds, before.seconds, after.seconds)
@@ -212,7 +213,7 @@ def _form(found: Explained) -> str:
 
 def _steps(found: Explained) -> list[Row]:
     rows = [_step(at, step) for at, step in enumerate(found.steps, 1)]
-    total = [text("total"), text(""), text(number(found.macs)), text(size(found.written))]
+    total = [text("total"), text(""), text(number(found.macs)), text(byte_count(found.written))]
     return [*rows, row(total, class_="total")]
 
 
@@ -221,7 +222,7 @@ def _step(at: int, step: StepRow) -> Row:
     words = tag("span", text(f"{at}. {made}"), class_="made")
     words = Html(words + tag("span", text(f"← {summed}"), class_="summed")) if summed else words
     work = number(step.macs) if step.macs else f"{number(step.elementwise)} ops" if step.elementwise else "–"
-    cells = [words, *map(text, ("×".join(map(str, step.shape)) or "1", work, size(step.written)))]
+    cells = [words, *map(text, ("×".join(map(str, step.shape)) or "1", work, byte_count(step.written)))]
     return row(cells, class_="folded") if step.folded else row(cells)
 
 

@@ -17,12 +17,12 @@ from tnmars.store.plain import decode
 from tnmars.store.prune_file import built
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""What torch's layers call tensors that are no parameters; in a file nothing else tells them apart."""
+"""What torch's layers call tensors that are not parameters; a file does not mark them in any other way."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a report needs of a model."""
+    """What a report needs from a model."""
 
     layers: Mapping[str, TNModule]
     cores: int
@@ -30,18 +30,18 @@ class Source:
     other: int
     """All other parameters but the logits of gates: biases, and layers that are not compiled."""
     history: Sequence[Mapping[str, Any]] = ()
-    """What a checkpoint of the training loop tells of each epoch."""
+    """What a checkpoint of the training loop says about each epoch."""
 
 
 def opened(model: object) -> Source:
-    """A model, or what the file at a path holds of one. Raises `TnmarsError` where it is neither."""
+    """A model, or what the file at a path holds. Raises `TnmarsError` if it is neither."""
     if isinstance(model, nn.Module):
         held = dict(layers(model))
         cores = {id(value): value.numel() for layer in held.values() for value in layer.cores.parameters()}
         return Source(held, sum(cores.values()), _other(model.parameters(), held.values()))
     if not isinstance(model, (str, Path)):
         fix = "Give an nn.Module, or the path of a file of tnmars.save or tnmars.save_checkpoint."
-        raise TnmarsError(Problem(f"a {type(model).__name__} is no model.", fix))
+        raise TnmarsError(Problem(f"a {type(model).__name__} is not a model.", fix))
     return _from_file(model)
 
 

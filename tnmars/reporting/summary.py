@@ -15,11 +15,13 @@ from torch import nn
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
-from tnmars.graph.difference import BondChange, aligned, finite, first_sizes
+from tnmars.graph.difference import BondChange, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import evaluate, pruned_macs
+from tnmars.text.numbers import number
+from tnmars.text.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class LayerSummary:
     Attributes:
         name: Its name in the model.
         kind: Its kind: `linear`, `conv`, ...
-        signature: What it maps to what.
+        signature: Its inputs and outputs.
         gated: Whether it has gates.
         bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the gates
             keep) and `useful` (the maximum useful rank).
@@ -168,7 +170,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
 
 
 def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
-    """How many entries of each core are left if bonds are cut to these sizes; none of a term with an empty bond."""
+    """How many entries of each core are left if bonds are cut to these sizes; 0 for a term with an empty bond."""
     left = {}
     for term in graph.terms:
         sizes = {bond.name: live[graph.qualified(term, bond.name)] for bond in term.bonds}
@@ -231,8 +233,8 @@ def _block(layer: LayerSummary) -> str:
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:
         cells = (bond.before, bond.useful, bond.size, *([bond.live] if layer.gated else []))
-        rows.append((bond.name, *("-" if cell is None else f"{cell:,}" for cell in cells)))
-    return "\n".join([head, *(f"  {line}" for line in aligned(rows, numbers=True) if layer.bonds)])
+        rows.append((bond.name, *(number(cell) for cell in cells)))
+    return "\n".join([head, *(f"  {line}" for line in aligned(rows, "<>") if layer.bonds)])
 
 
 def _change(before: int, after: int) -> str:

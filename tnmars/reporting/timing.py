@@ -25,7 +25,7 @@ LARGEST = 2**26
 
 
 def latencies(before: TNModule, after: TNModule, batch: int, image: int) -> tuple[float, float, float | None]:
-    """Seconds of a pass without gradients, before, after and for torch's dense layer where there is one."""
+    """Seconds of a pass without gradients, before, after and for torch's dense layer if there is one."""
     device, dtype = after.device, after.dtype
     with torch.random.fork_rng(devices=[]):
         inputs = tuple(value.to(device) for value in example_inputs(after.graph, batch, image, dtype))
@@ -49,7 +49,7 @@ def _judged(layer: TNModule) -> Iterator[None]:
 
 
 def _dense(layer: TNModule) -> Callable[..., Tensor] | None:
-    """Torch's own layer with a weight of zeros; none for a map, or where the weight is too large."""
+    """Torch's own layer with a weight of zeros; `None` for a map, or if the weight is too large."""
     run = dense_layer(layer.graph, LARGEST)
     if run is None:
         return None

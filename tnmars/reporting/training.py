@@ -83,8 +83,8 @@ def _at(history: History, at: int) -> float:
 
 def ranks(layer: Layer, history: History) -> Html:
     """How many slices of each bond were kept over training; empty if the history has no ranks."""
-    found = [(_at(history, at), _ranks(entry, layer)) for at, entry in enumerate(history)]
-    known = [(x, sizes) for x, sizes in found if sizes]
+    entries = [(_at(history, at), _ranks(entry, layer)) for at, entry in enumerate(history)]
+    known = [(x, sizes) for x, sizes in entries if sizes]
     bonds = [bond for bond in layer.bonds if bond.before is not None]
     if not known or not bonds:
         return Html("")

@@ -1,4 +1,4 @@
-"""The report as a value: two models side by side, layer by layer and bond by bond. No markup is known here."""
+"""The report as a value: two models side by side, layer by layer and bond by bond. It contains no markup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bond:
         merged_into: The core that all its ends are part of now.
         probabilities: How probable it is that each gate is open; empty without gates.
         is_kept: Which slices the gates keep.
-        is_in_shut_term: Whether a bond of its term keeps no slice, so that the gates cut the whole term.
+        is_in_shut_term: Whether a bond of its term keeps no slice, so that the gates remove the term.
     """
 
     change: BondChange
@@ -64,7 +64,7 @@ class Bond:
 
     @property
     def key(self) -> str:
-        """What names the bond in a page."""
+        """What identifies the bond in a page."""
         return f"{self.term}.{self.name}"
 
     @property
@@ -118,7 +118,7 @@ class Layer:
     dense_seconds: float | None
     bonds: tuple[Bond, ...]
     threshold: float | None
-    """The probability above which a slice is kept; none without gates, or where no one number decides."""
+    """The probability above which a slice is kept; `None` without gates, or if no single number decides."""
     is_warm: bool
     """Whether the gates were still in warm-up, which keeps all slices."""
     batch: int

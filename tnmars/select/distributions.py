@@ -1,8 +1,8 @@
 """Gate distributions over one vector of logits: samples for given noise, probabilities, and the noise itself.
 
-Everything is a pure function of tensors and knows no graph, layer or random state. The noise is an argument, so that a
-forward pass draws nothing. Noise of plus infinity opens a gate whatever its logit, without a gradient: that is how
-warm-up works.
+Everything is a pure function of tensors and does not use a graph, layer or random state. The noise is an argument, so
+that a forward pass draws nothing. Noise of plus infinity opens a gate whatever its logit, without a gradient: that is
+how warm-up works.
 """
 
 from __future__ import annotations

@@ -75,12 +75,13 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
             axis of every input is the batch, and may have any length in the file.
 
     Raises:
-        TnmarsError: Where the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
+        TnmarsError: If the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
             written.
 
     Example:
         >>> import tempfile, torch, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP
         ...     tnmars.export_onnx(layer, f"{folder}/layer.onnx", torch.ones(1, 16))
     """
@@ -113,11 +114,12 @@ def write_source(layer: nn.Module, path: str | Path) -> None:
         path: The file to write.
 
     Raises:
-        TnmarsError: Where it is not a compiled layer, has gates or no terms, or where the file cannot be written.
+        TnmarsError: If it is not a compiled layer, has gates or no terms, or the file cannot be written.
 
     Example:
         >>> import pathlib, tempfile, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "layer.py"
         ...     tnmars.write_source(layer, path)

@@ -150,11 +150,12 @@ def freeze(
         The frozen copy: a model with the same module names, or a frozen layer.
 
     Raises:
-        TnmarsError: Where the form is not known.
+        TnmarsError: If the form is not known.
 
     Example:
         >>> import torch, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2))
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph)
         >>> frozen = tnmars.freeze(layer, "fast", batch=1)
         >>> x = torch.ones(2, 16)
         >>> bool(torch.allclose(frozen(x), layer(x), atol=1e-6)), list(frozen.parameters())
@@ -186,7 +187,8 @@ def cached(model: nn.Module) -> Iterator[nn.Module]:
 
     Example:
         >>> import torch, tnmars
-        >>> layer = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)).eval()
+        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
+        >>> layer = tnmars.compile(graph).eval()
         >>> with tnmars.cached(layer), torch.no_grad():
         ...     y = layer(torch.ones(2, 16))
         >>> y.shape

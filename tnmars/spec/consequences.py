@@ -91,7 +91,7 @@ def _is_lost(edge: str, fields: Fields, into: Reading) -> bool:
         inner = path[2:] if path[:1] == ("terms",) else path
         if _area(path) in ("modes", "bonds"):
             if len(inner) < (3 if inner[0] == "modes" else 2):
-                return True  # the whole of ("bonds",) or ("modes", "in") was lost, so any name may be missing
+                return True  # all of ("bonds",) or ("modes", "in") was lost, so any name may be missing
             names.add(str(inner[-1]))  # ("bonds", "r1") or ("modes", "in", "i1") was lost
     declared = {part.name for part in (*fields.modes, *(bond for term in fields.terms for bond in term.bonds))}
     return bool(names) and closest(edge, names) != "" and likeness(edge, names) >= likeness(edge, declared)

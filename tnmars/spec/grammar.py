@@ -95,7 +95,7 @@ class TableOf(Shape):
         into.lose_gaps(node, path)
         if len(node.entries) < self.least and not node.gaps:
             into.lose(node, path, f"{label(path)} is empty, but must have at least one {self.what}.", "Add one.")
-        found = {}
+        values = {}
         for key, (key_node, value_node) in node.entries.items():
             named = is_identifier(key)
             if not named:
@@ -104,8 +104,8 @@ class TableOf(Shape):
             into.places.setdefault((*path, key), key_node.place)
             value = self.value.read(value_node, (*path, key), into)
             if named and value is not BAD:
-                found[key] = value
-        return found
+                values[key] = value
+        return values
 
     @property
     def example(self) -> str:
@@ -129,7 +129,7 @@ class Field:
     meaning: str
     required: bool = False
     fix: str = ""
-    """What to write if it is missing, where that is always the same."""
+    """What to write if it is missing, if that is always the same."""
     default: str = ""
     """Its default, in words."""
 
@@ -155,7 +155,7 @@ class Record(Shape):
         into.lose_gaps(node, path)
         known = {entry.key: entry for entry in self.fields}
         mistyped = self.mistyped(node)
-        found = {}
+        values = {}
         for key, (key_node, value_node) in node.entries.items():
             meant = key
             if key not in known:
@@ -163,21 +163,21 @@ class Record(Shape):
                 moved = dict(self.elsewhere).get(key, "")
                 hint = moved or f"Keys: {', '.join(known)}.{did_you_mean(meant)}"
                 into.report(key_node, (*path, key), f"key '{shorten(key)}' is not known in {self.what}.", hint)
-                if not meant or meant in found or not _fits(known[meant].shape, value_node):
+                if not meant or meant in values or not _fits(known[meant].shape, value_node):
                     if meant or not (moved or isinstance(value_node, Scalar)):
                         into.lost.add((*path, meant) if meant else path)
                     continue
             into.places.setdefault((*path, meant), key_node.place)
             value = known[meant].shape.read(value_node, (*path, meant), into)
             if value is not BAD:
-                found[meant] = value
+                values[meant] = value
         for entry in self.fields:
-            if entry.required and entry.key not in node.entries and entry.key not in found:
+            if entry.required and entry.key not in node.entries and entry.key not in values:
                 into.lost.add((*path, entry.key))
                 if entry.key not in mistyped.values() and "" not in node.gaps:
                     text = f"key '{entry.key}' is missing in {self.what}."
                     into.report(node, path, text, entry.fix or f"It is for: {entry.meaning}.")
-        return found
+        return values
 
     def mistyped(self, table: Table) -> dict[str, str]:
         """For each unknown key of a table, the missing key that it seems to misspell."""

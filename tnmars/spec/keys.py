@@ -30,7 +30,7 @@ SETTINGS: dict[str, tuple[Shape, str, str]] = {
     "rank": (Size(), "the size of every bond", "none, and 'ranks' is needed"),
     "ranks": (
         Either((TableOf(Size(), "bond"), ListOf(Size()), ListOf(ListOf(Size())))),
-        "the size of each bond, in order or by name; for a sum, one list a term",
+        "the size of each bond, in order or by name; for a sum, one list per term",
         "none, and 'rank' is needed",
     ),
     "terms": (Size(), "how many terms the sum has", "as many as 'ranks' has lists"),
@@ -77,7 +77,7 @@ def _roles(kinds: tuple[Kind, ...]) -> list[Role]:
 
 def _head(kinds: tuple[Kind, ...]) -> list[Field]:
     """The keys that every notation has."""
-    found = [
+    keys = [
         Field("tnmars", _VERSION, "the version of the format", True, f"Add 'tnmars: {VERSION}'."),
         Field("name", Text(), "what people call it", default="unnamed"),
         Field("kind", Choice(tuple(KINDS)), "what the weight does", True),
@@ -95,24 +95,24 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
         if role in sized and role is not Role.LOOKUP
     )
     if features:
-        found.append(
+        keys.append(
             Field(
                 "features",
                 Record(features, "features"),
-                "real sizes where the modes' product is larger: the rest is padding",
+                "real sizes if the modes' product is larger: the rest is padding",
                 default="what the modes make",
             )
         )
     if Role.LOOKUP in sized:
-        meaning = "the real number of rows where the lookup modes' product is larger"
-        found.append(Field("vocab", Size(), meaning, default="what the modes make"))
+        meaning = "the real number of rows if the lookup modes' product is larger"
+        keys.append(Field("vocab", Size(), meaning, default="what the modes make"))
     if any(kind.is_spatial for kind in kinds):
-        meaning = "taps along each spatial axis, first axis first; needed without kernel modes, and where one of them"
+        meaning = "taps along each spatial axis, first axis first; needed without kernel modes, and if one of them"
         meaning += " holds several axes"
-        found.append(Field("kernel_size", ListOf(Size(), 1, 3), meaning, default="the kernel modes, an axis each"))
+        keys.append(Field("kernel_size", ListOf(Size(), 1, 3), meaning, default="the kernel modes, an axis each"))
     if any(kind.has_operands for kind in kinds):
         needed = all(kind.has_operands for kind in kinds)
-        found += [
+        keys += [
             Field("inputs", TableOf(ListOf(AxisName()), "input", least=1), "the inputs, each with its axes", needed),
             Field("output", ListOf(AxisName(), 1), "the axes of the output", needed),
         ]
@@ -120,10 +120,10 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
     if options:
         fields = tuple(map(_option, options.values()))
         meaning = "what the torch layer of that kind takes"
-        found.append(Field("options", Record(fields, "options"), meaning, default="torch's"))
+        keys.append(Field("options", Record(fields, "options"), meaning, default="torch's"))
     meaning = "where a pruned graph came from; for information only"
-    found.append(Field("origin", TableOf(Anything(), "entry"), meaning, default="none"))
-    return found
+    keys.append(Field("origin", TableOf(Anything(), "entry"), meaning, default="none"))
+    return keys
 
 
 def _modes(kinds: tuple[Kind, ...]) -> list[Field]:

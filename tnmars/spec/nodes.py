@@ -24,7 +24,7 @@ MAX_DIRECTIVES = 10
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
-_SMALLER = "Write a family, or copies of a term, in place of like parts."
+_SMALLER = "Write a family, or copies of a term, in place of equal parts."
 _FLATTER = "Write it in fewer levels."
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -117,13 +117,13 @@ def _decode(data: bytes) -> str:
                 place=_place_after(before),
             )
         ) from None
-    found = _UNPRINTABLE.search(text)
-    if found:
+    bad = _UNPRINTABLE.search(text)
+    if bad:
         raise TextError(
             Problem(
-                f"character U+{ord(found.group()):04X} is not printable.",
+                f"character U+{ord(bad.group()):04X} is not printable.",
                 "Remove it.",
-                place=_place_after(text[: found.start()]),
+                place=_place_after(text[: bad.start()]),
             )
         )
     for at, line in enumerate(_DIRECTIVE.finditer(text)):

@@ -27,7 +27,7 @@ from tnmars.spec.shape import KEY_CUTOFF, MAX_HINTS, Reading
 from tnmars.weight import KEYWORD, Weight, weight_fields
 
 MAX_AXES = 100_000
-"""The number of axes that the cores of a graph may have in all, copies included."""
+"""The number of axes that the cores of a graph may have in total, copies included."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _record(tree: Table) -> Record:
 
 
 def _entry(tree: Table, key: str) -> tuple[Scalar, Node] | None:
-    """The entry of a key, or of one that looks like a misspelling of it, so that a slip does not hide what is below."""
+    """The entry of a key, or of one that looks like a misspelling of it, so that a typo does not hide what is below."""
     if key in tree.entries:
         return tree.entries[key]
     slips = record(None, _notation(tree)).mistyped(tree)
@@ -170,7 +170,7 @@ def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
     key, node = _entry(tree, "params") or (None, None)
     declared: dict[str, int] = {}
     if isinstance(node, Table):
-        silent = Reading()  # the walk over the whole file reports what is wrong here
+        silent = Reading()  # the walk over the file reports what is wrong here
         declared = TableOf(Whole(), "parameter").read(node, ("params",), silent)
         into.params_lost = bool(silent.lost)
     elif node is not None:
@@ -183,9 +183,9 @@ def _read_params(tree: Table, given: Mapping[str, int], into: Reading) -> None:
             hint = f"Parameters of the file: {listing(list(declared))}.{nearest(name, declared)}"
             into.report(at, ("params",), f"'{name}' was set from outside, but the file has no such parameter.", hint)
             continue
-        found = size_problem(f"parameter '{name}', set from outside,", value)
-        if found is not None:
-            into.report(at, ("params",), found.text, found.hint)
+        problem = size_problem(f"parameter '{name}', set from outside,", value)
+        if problem is not None:
+            into.report(at, ("params",), problem.text, problem.hint)
         else:
             declared[name] = value
     into.params = declared
@@ -251,7 +251,7 @@ _SAME = ("features", "vocab", "kernel_size", "options", "name")
 
 
 def _weight(values: Mapping[str, Any]) -> Weight:
-    """What a shorthand says of the weight, as the keywords of every family."""
+    """What a shorthand says about the weight, as the keywords of every family."""
     weight = {KEYWORD[role]: values[str(role)] for role in KEYWORD if str(role) in values}
     weight.update({key: values[key] for key in _SAME if key in values})
     if "inputs" in values:
@@ -262,7 +262,7 @@ def _weight(values: Mapping[str, Any]) -> Weight:
 
 
 def _frame(values: Mapping[str, Any]) -> Fields:
-    """The fields of the graph of a shorthand, but for its terms."""
+    """The fields of the graph of a shorthand, except its terms."""
     return weight_fields(values["kind"], _weight(values))
 
 
@@ -336,7 +336,7 @@ def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, st
         if parts > rules.MAX_PARTS or axes > MAX_AXES:
             text = f"the graph would have {parts:,} bonds and cores, but must have at most {rules.MAX_PARTS:,}."
             if parts <= rules.MAX_PARTS:
-                text = f"the cores of the graph would have {axes:,} axes in all, but must have at most {MAX_AXES:,}."
+                text = f"the cores of the graph would have {axes:,} axes in total, but must have at most {MAX_AXES:,}."
             raise GraphError(Problem(text, "Use fewer copies.", ("terms", term.name, "copies")))
         if copies is None:
             terms.append(term)

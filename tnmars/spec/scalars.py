@@ -22,7 +22,7 @@ class Whole(Shape):
     least: int = 1
     most: int = MAX_SIZE
     fix: str = ""
-    """The hint for a wrong value, where it is not just to write another one."""
+    """The hint for a wrong value, if it says more than to write another one."""
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         value = constant(node) if isinstance(node, Scalar) else BAD
@@ -115,7 +115,7 @@ class Flag(Shape):
 
 
 def _flag_hint(node: Node) -> str:
-    """The hint for another word than `true` or `false`."""
+    """The hint for a word other than `true` or `false`."""
     word = node.text.lower() if isinstance(node, Scalar) else ""
     meant = [value for value, words in _FLAGS.items() if word in words]
     return f"Write {meant[0]}." if meant else "Write true or false."

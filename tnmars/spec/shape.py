@@ -18,7 +18,7 @@ from tnmars.spec.nodes import Broken, Items, Node, Scalar, Table, shorten
 Schema = dict[str, Any]
 
 KEY_CUTOFF = 0.65
-"""How similar a key must be to a known one to count as a slip of the pen, from 0 to 1."""
+"""How similar a key must be to a known one to count as a misspelling, from 0 to 1."""
 MAX_HINTS = 100
 """The number of problems of a file for which the intended name is searched: the search is slow."""
 

@@ -23,7 +23,7 @@ def document(graph: Graph) -> dict[str, Json]:
     real = {str(role): size for role, size in graph.features if role is not Role.LOOKUP}
     taps = tuple(mode.size for mode in graph.of_role(Role.KERNEL))
     flat = len(graph.terms) == 1 and graph.terms[0].name == MAIN
-    found: dict[str, Json] = {
+    data: dict[str, Json] = {
         "tnmars": VERSION,
         "name": graph.name,
         "kind": graph.kind,
@@ -37,12 +37,12 @@ def document(graph: Graph) -> dict[str, Json]:
         "options": dict(graph.options),
         **(_term(graph.terms[0]) if flat else {}),
     }
-    found = {key: value for key, value in found.items() if value not in (None, "", (), [], {})}
+    data = {key: value for key, value in data.items() if value not in (None, "", (), [], {})}
     if not flat:
-        found["terms"] = {term.name: _term(term) for term in graph.terms}
+        data["terms"] = {term.name: _term(term) for term in graph.terms}
     if graph.origin:
-        found["origin"] = graph.origin
-    return found
+        data["origin"] = graph.origin
+    return data
 
 
 def dump(graph: Graph) -> str:
@@ -140,7 +140,7 @@ def _text(text: str) -> str:
 
 
 def _escaped(letter: str) -> str:
-    """A letter of a quoted text, as YAML escapes it where it is not printable."""
+    """A letter of a quoted text, as YAML escapes it if it is not printable."""
     if letter.isprintable():
         return letter
     return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"

@@ -1,7 +1,7 @@
 """Training checkpoints: model, optimizer, schedules, random states and the position in the data, in one file.
 
-A resumed run continues bit for bit on the same kind of machine with the same number of threads. A file is whole or not
-there, and the previous one is kept. Nothing is pickled.
+A resumed run continues bit for bit on the same kind of machine with the same number of threads. A file is written
+completely or not at all, and the previous one is kept. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def save_checkpoint(
     """Writes everything that a training run needs to continue, in one file.
 
     The checkpoint that was at `path` is kept as `PATH.previous`, unless it is damaged. A crash at any moment leaves a
-    whole checkpoint at `path`. Random states of Python, numpy and torch's CPU generator are saved too. Gradients are
+    complete checkpoint at `path`. Random states of Python, numpy and torch's CPU generator are saved too. Gradients are
     not: call it after a step of the optimizer. Under several processes all of them must call it, and rank 0 writes.
 
     Args:
@@ -153,7 +153,7 @@ def load_checkpoint(
         that was not compiled: then it is the compiled one.
 
     Raises:
-        CheckpointError: If the file is damaged or cannot be read; the message says whether the other one is whole.
+        CheckpointError: If the file is damaged or cannot be read; the message says whether the other one is intact.
         TnmarsError: With everything that does not fit. Nothing was changed then.
 
     Example:
@@ -188,7 +188,7 @@ def load_checkpoint(
 
 
 def _read(source: Path, path: Path) -> Container:
-    """The file, if it is a whole checkpoint; otherwise an error that says whether another one is."""
+    """The file, if it is an intact checkpoint; otherwise an error that says whether another one is."""
     try:
         held = read(source)
     except CheckpointError as error:
@@ -204,7 +204,7 @@ def _way_out(source: Path, path: Path) -> str:
     other = path if source != path else previous_of(path)
     if not is_whole(other):
         return f"There is no other: {other} {'is damaged too' if other.exists() else 'does not exist'}."
-    what = "The previous checkpoint is there and whole" if other != path else "The last checkpoint is there and whole"
+    what = "The previous checkpoint is intact" if other != path else "The last checkpoint is intact"
     call = f"load_checkpoint({str(path)!r}, ...{', previous=True' if other != path else ''})"
     return f"{what}: {other}. To continue from it: {call}."
 

@@ -79,7 +79,7 @@ class Container:
 
 
 def write(path: str | Path, held: Container, *, keep_previous: bool = False) -> None:
-    """Writes a file that is whole or not there, in one pass over its tensors.
+    """Writes a file completely or not at all, in one pass over its tensors.
 
     The digest is known only at the end, so it is put into the header then. Raises `TnmarsError` if a tensor or the
     file cannot be written.
@@ -110,7 +110,7 @@ def write(path: str | Path, held: Container, *, keep_previous: bool = False) -> 
 
 
 def _head(header: Mapping[str, Any], stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> tuple[bytes, int]:
-    """Everything before the tensors, with zeros for the digest; and the size of the whole file."""
+    """Everything before the tensors, with zeros for the digest; and the size of the file."""
     ends = list(accumulate(map(_bytes, stored.values()), initial=0))
     about = json.dumps({"version": VERSION, "shared": shared, **header})
     table: dict[str, Any] = {
@@ -161,7 +161,8 @@ def _raw(value: Tensor) -> Buffer:
 def _stamp(stream: BinaryIO) -> int:
     """Sets the time of a file's last write to this nanosecond, and returns it; 0 if the system cannot.
 
-    The system itself notes times by a clock of some milliseconds. So every later write, however soon, changes it.
+    The system's own clock for this has a resolution of some milliseconds. So every later write, however soon, changes
+    it.
     """
     now = time.time_ns()
     if os.utime not in os.supports_fd:

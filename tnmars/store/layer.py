@@ -26,7 +26,7 @@ FLOATS = {str(kind): kind for kind in (torch.float16, torch.bfloat16, torch.floa
 
 
 def to_json(layer: TNModule) -> dict[str, Any]:
-    """Everything about a layer but its tensors."""
+    """Everything about a layer except its tensors."""
     planner = layer.planner
     return {
         "spec": _text(replace(layer.graph, origin=None), layer.graph.name),
@@ -48,7 +48,7 @@ def to_json(layer: TNModule) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _text(graph: Graph, name: str) -> str:
-    """The text of a graph, once it is known to be readable. `name` is part of the key: equality ignores a graph's."""
+    """The text of a graph, known to be readable. `name` is in the cache's key: equal graphs may differ in it."""
     text = spec.dump(graph)
     try:
         is_same = spec.loads(text) == graph

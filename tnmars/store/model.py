@@ -22,7 +22,7 @@ from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
-"""The sizes that a layer of torch has, and the compiled one that replaces it has too."""
+"""The sizes that both a layer of torch and the compiled one that replaces it have."""
 MODEL = "model."
 """The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
 
@@ -58,7 +58,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
 
 def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says about the compiled layers of a model, and its tensors; shared ones are the same object."""
+    """What a file says about the compiled layers of a model, and its tensors; shared tensors are the same object."""
     layers: dict[TNModule, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TNModule):
@@ -121,7 +121,7 @@ def load_into(model: nn.Module, path: str | Path) -> nn.Module:
         path: The file.
 
     Returns:
-        The model given. If the whole model is one layer that was not compiled, the compiled layer in its place.
+        The model given. If the model is a single layer that was not compiled, the compiled layer in its place.
 
     Raises:
         CheckpointError: If the file is damaged, cannot be read, or was not written by tnmars.
@@ -207,7 +207,7 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
     for key, value in expected.items():
         if key not in held.tensors:
             continue
-        found = held.tensors[key]
+        stored = held.tensors[key]
         if not isinstance(value, Tensor):
             yield Problem(f"'{key}' of the model's state is not a tensor, but it is one in the file.")
         elif is_sharded(value):
@@ -215,13 +215,13 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
         elif value.is_meta:
             fix = "Give it memory first: model.to_empty(device='cpu')."
             yield Problem(f"tensor '{key}' of the model is on the meta device.", fix)
-        elif found.shape != value.shape:
+        elif stored.shape != value.shape:
             yield Problem(
-                f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(found.shape)} in the file."
+                f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(stored.shape)} in the file."
             )
         else:
             other = first.setdefault(id(value), key)
-            if not _same(held.tensors[other], found):
+            if not _same(held.tensors[other], stored):
                 yield Problem(f"tensors '{other}' and '{key}' are one in the model, but differ in the file.")
 
 

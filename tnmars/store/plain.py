@@ -1,6 +1,6 @@
 """Python values to data that `json` writes, and back, exactly: also tuples, counters and keys that are not text.
 
-Whatever is not plain data is refused by its place: nothing is pickled.
+Anything else is refused, with its place: nothing is pickled.
 """
 
 from __future__ import annotations

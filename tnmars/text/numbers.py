@@ -1,6 +1,6 @@
 """Numbers as short text: counts, bytes, times and ratios.
 
-The text is ASCII where a terminal shows it; `typographic` turns it into what a printed page has. An unknown number
+The text is ASCII where a terminal shows it; `typographic` turns it into what a printed page shows. An unknown number
 (`None`) is a dash.
 """
 
@@ -76,7 +76,7 @@ def _three_digits(value: float) -> str:
 
 
 def waiting_time(seconds: float) -> str:
-    """A time that somebody waits, in whole seconds.
+    """A waiting time in full seconds.
 
     >>> waiting_time(42.7), waiting_time(185)
     ('42 s', '3 min 05 s')
@@ -113,7 +113,7 @@ def ratio(before: float | None, after: float | None) -> str:
 
 
 def change(before: float, after: float, less: str, more: str) -> str:
-    """How the second number compares with the first: by `less` where it is smaller.
+    """How the second number compares with the first: `less` if it is smaller.
 
     >>> change(12, 4, "fewer", "more"), change(4, 12, "faster", "slower"), change(7, 7, "fewer", "more")
     ('3.00x fewer', '3.00x slower', 'as before')
@@ -136,7 +136,7 @@ PRINTED = {UNKNOWN: "–", "infinite": "∞"}
 
 
 def typographic(text: str) -> str:
-    """The text of one number as a printed page has it.
+    """The text of one number as a printed page shows it.
 
     >>> typographic("3.00x"), typographic("32.1 us"), typographic("-"), typographic("4 kB")
     ('3.00×', '32.1 µs', '–', '4 kB')

@@ -10,8 +10,8 @@ Rows = Sequence[Sequence[str]]
 def aligned(rows: Rows, alignment: str = "") -> list[str]:
     """One line per row, columns padded and two spaces apart.
 
-    `alignment` has one character per column, `<` or `>`; its last one holds for all further columns, and columns are
-    aligned left where it is empty.
+    `alignment` has one character per column, `<` or `>`; the last one applies to all further columns. If it is empty,
+    columns are aligned left.
 
     >>> print("\\n".join(aligned([["bond", "size"], ["r1", "4"], ["r10", "1,024"]], "<>")))
     bond   size

@@ -111,6 +111,6 @@ def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: in
 def fastest_frozen(
     graph: Graph, forms: Sequence[Form], batch: int, image: int, *, device: torch.device, dtype: torch.dtype
 ) -> Form:
-    """The form that is fastest at inference with folded cores, of those whose memory is in proportion."""
+    """The form that is fastest at inference with folded cores, among those whose memory is acceptable."""
     close = within_memory(graph, forms, batch, image)
     return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype)

@@ -94,7 +94,10 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
         >>> layer = tnmars.compile(graph, selector=tnmars.Mars(alpha=0.0, spread=0.0))
-        >>> tnmars.expected(layer).item()  # half of the 4 slices are open; each holds 6 + 5 parameters
+
+        Half of the 4 slices are open; each holds 6 + 5 parameters.
+
+        >>> tnmars.expected(layer).item()
         22.0
     """
     if what not in ("parameters", "macs"):

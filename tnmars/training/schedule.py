@@ -60,9 +60,12 @@ class MaskSchedule:
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
         >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
         >>> optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
-        >>> schedule = tnmars.MaskSchedule(layer, total_steps=100, warmup_steps=10, optimizer=optimizer)
+        >>> schedule = tnmars.MaskSchedule(
+        ...     layer, total_steps=100, warmup_steps=10, optimizer=optimizer
+        ... )
         >>> for _ in range(20):
-        ...     (layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8).backward()
+        ...     loss = layer(torch.randn(8, 6)).square().mean() + tnmars.penalty(layer) / 8
+        ...     loss.backward()
         ...     optimizer.step()
         ...     optimizer.zero_grad()
         ...     schedule.step()

@@ -1,4 +1,4 @@
-"""Bags of tokens: sums and means of rows, as `torch.nn.EmbeddingBag` gives them. No graph and no table is known here.
+"""Bags of tokens: sums and means of rows, as `torch.nn.EmbeddingBag` gives them. It uses no graph and no table.
 
 Bags are the rows of a two-dimensional index, or the parts of a flat one that start at the offsets. Tokens of the
 padding row are in no bag; an empty bag gives zeros.
@@ -14,7 +14,7 @@ from tnmars.errors import ShapeError
 
 
 def check(index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: str) -> None:
-    """Raises `ShapeError` where index, offsets and weights do not go together. Values are not looked at."""
+    """Raises `ShapeError` if index, offsets and weights do not fit together. Values are not checked."""
     shape = tuple(index.shape)
     if index.dim() not in (1, 2) or (index.dim() == 1 and offsets is None):
         fix = "for a flat index, give offsets: where each bag starts"
@@ -33,7 +33,7 @@ def check(index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: s
 
 
 def check_offsets(offsets: Tensor, count: int) -> None:
-    """Raises `ShapeError` where offsets do not cut a flat index of so many tokens into bags."""
+    """Raises `ShapeError` if offsets do not cut a flat index of `count` tokens into bags."""
     if offsets.numel() == 0:
         if count:
             raise ShapeError(f"offsets are empty, but index has {count:,} tokens; the first bag starts at 0.")
