@@ -1,4 +1,4 @@
-"""The command line: what each command prints and how it ends. Bad input gives 2, a bug in tnmars 1, never a traceback."""
+"""The command line: what each command prints and how it ends. Bad input gives 2, a bug 1, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training checkpoints: a run continues bit for bit after any kill, and damage of any kind is seen and has a way out."""
+"""Training checkpoints: a run continues bit for bit after any kill, and any damage is seen and has a way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved models: every kind of layer comes back as it was, everything that does not fit is reported at once, and damage is seen."""
+"""Saved models: every kind of layer comes back as it was, misfits are reported at once, and damage is seen."""
 
 from __future__ import annotations
 
