@@ -1,6 +1,7 @@
 """Two versions of tnmars against each other: every row of docs/benchmarks.md, timed in turns in one run.
 
-`python tests/bench/before_after.py PATH_OF_THE_OTHER_CHECKOUT`. Each version runs in a process of its own, with the
+`python tests/bench/before_after.py PATH_OF_THE_OTHER_CHECKOUT [ROWS]`, where ROWS are parts of the names of cases,
+separated by commas. Each version runs in a process of its own, with the
 same spec, the same cores and the same input; they take turns, and the shortest time of each counts. The other version
 runs twice: the difference between the two is the noise. One thread, CPU time.
 """
@@ -99,7 +100,7 @@ class Version:
         return json.loads(line)
 
 
-def main(other: Path) -> int:
+def main(other: Path, rows: str = "") -> int:
     sys.path.insert(0, str(Path(__file__).parent))
     from cases import MODES, cases
 
@@ -108,7 +109,7 @@ def main(other: Path) -> int:
     before, again, after = Version(other), Version(other), Version(ROOT)
     print(f"{'case':<32} {'mode':<8} {'before ms':>10} {'after ms':>10} {'after/before':>13} {'noise':>6}", flush=True)
     ratios = []
-    for case in cases():
+    for case in cases(rows):
         x = case.make_input()
         is_table = not x.is_floating_point()
         asked = {
@@ -138,7 +139,7 @@ def main(other: Path) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
         serve()
-    elif len(sys.argv) == 2:
-        sys.exit(main(Path(sys.argv[1]).resolve()))
+    elif len(sys.argv) in (2, 3):
+        sys.exit(main(Path(sys.argv[1]).resolve(), *sys.argv[2:]))
     else:
         sys.exit(__doc__)
