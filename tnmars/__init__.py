@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "compiler": "compile",
+    "decomposing.decompose": "Decomposed decompose",
+    "decomposing.metric": "Metric",
     "dsl": "Builder network",
     "errors": "CheckpointError GraphError Problem ShapeError SpecError TnmarsError",
     "fitting": "FitWarning Fitted fit",
@@ -45,6 +47,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars import families as families
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
+    from tnmars.decomposing.decompose import Decomposed as Decomposed
+    from tnmars.decomposing.decompose import decompose as decompose
+    from tnmars.decomposing.metric import Metric as Metric
     from tnmars.dsl import Builder as Builder
     from tnmars.dsl import network as network
     from tnmars.errors import CheckpointError as CheckpointError

@@ -8,8 +8,8 @@ from math import log
 
 import torch
 
-from tnmars.fitting.decomposition import Decomposition, with_sizes
-from tnmars.fitting.refine import FLOOR, Data, mean_square, refined
+from tnmars.decomposing.refine import FLOOR, Data, mean_square, refined
+from tnmars.decomposing.tensors import Decomposition, with_sizes
 from tnmars.fitting.removal import removals, without_terms
 
 STEPS, GAIN = 30, 1e-3

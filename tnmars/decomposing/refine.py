@@ -13,9 +13,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.fitting.decomposition import Decomposition, dense
-from tnmars.fitting.gram import gram
-from tnmars.fitting.rows import jacobian_at, values_at
+from tnmars.decomposing.gram import gram
+from tnmars.decomposing.rows import jacobian_at, values_at
+from tnmars.decomposing.tensors import Decomposition, dense
 from tnmars.graph import Graph
 
 LARGE = 3000

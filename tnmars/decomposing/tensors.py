@@ -16,11 +16,11 @@ import opt_einsum
 import torch
 from torch import Tensor
 
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.init import deviations
 from tnmars.layer.open_slices import resized
-from tnmars.pruning.follow import cores_after
 
 Labels = tuple[str, ...]
 
