@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -108,6 +108,17 @@ class Moments:
             channels=self.channels / self.rows if is_conv else None,
             samples=self.rows,
         )
+
+    def joined(self, other: Moments) -> Moments:
+        """The sums over both, for one weight in two places; those of the first alone if they do not fit together."""
+        if self.layer.kind != other.layer.kind:
+            return self
+        sums = {}
+        for name in ("responses", "outputs", "inputs", "channels"):
+            first, second = getattr(self, name), getattr(other, name)
+            sums[name] = second if first is None else first if second is None else first + second
+        rows, batch, image = self.rows + other.rows, max(self.batch, other.batch), max(self.image, other.image)
+        return replace(self, rows=rows, batch=batch, image=image, **sums)
 
     @property
     def is_few(self) -> bool:
