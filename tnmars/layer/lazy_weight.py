@@ -45,8 +45,8 @@ class LazyWeight(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func in _FREE:
-            return super().__torch_function__(func, types, args, kwargs or {})
-        if func == Tensor.device.__get__:  # type: ignore[attr-defined]
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+        if func == Tensor.device.__get__:
             return args[0]._where
         plain, named = tree_map_only(LazyWeight, _made, (args, dict(kwargs or {})))
         return func(*plain, **named)

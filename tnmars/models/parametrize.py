@@ -212,18 +212,14 @@ def _check_cores(graph: Graph, cores: Mapping[str, Tensor]) -> None:
             raise ShapeError(f"core '{name}' has shape {have}, but {shape} in the graph. Nothing was changed.")
 
 
-def _start(
-    weight: Tensor, graph: Graph, targets: Mapping[str, Any], seed: int
-) -> tuple[Graph, Mapping[str, Tensor]]:
+def _start(weight: Tensor, graph: Graph, targets: Mapping[str, Any], seed: int) -> tuple[Graph, Mapping[str, Tensor]]:
     """The graph with its ranks, and cores whose weight is close to a given one."""
     decomposing = import_module("tnmars.decomposing.decompose")
     start = decomposing.decompose(weight, graph, seed=seed, **targets)
     return start.graph, start.cores
 
 
-def _layer(
-    graph: Graph, cores: Mapping[str, Tensor] | None, value: nn.Parameter, **settings: Any
-) -> TNModule:
+def _layer(graph: Graph, cores: Mapping[str, Tensor] | None, value: nn.Parameter, **settings: Any) -> TNModule:
     """The compiled layer, where and of the dtype that the parameter is."""
     layer = compile(graph, device=value.device, dtype=value.dtype, **settings)
     if cores is not None and not value.is_meta:

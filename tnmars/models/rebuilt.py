@@ -68,8 +68,8 @@ class Rebuilt(nn.Module):
         """Nothing: the layer has its cores already. Torch calls it again when somebody assigns to the parameter."""
         if self.is_set:
             raise TnmarsError(
-                "the parameter is rebuilt from the cores of a graph, and cannot be assigned to.\n  Change the cores, or "
-                "make it a plain parameter first: tnmars.models.parametrize.restore_(module, name)."
+                "the parameter is rebuilt from the cores of a graph, and cannot be assigned to.\n  Change the cores, "
+                "or make it a plain parameter first: tnmars.models.parametrize.restore_(module, name)."
             )
         return ()
 

@@ -33,7 +33,7 @@ def _nested(layer: Layer, x: Tensor) -> Tensor:
     """The rows of sequences of different lengths, as `nn.TransformerEncoder` passes them on in evaluation."""
     parts = x.unbind()
     rows = forward(layer, torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]))
-    found = rows.split([part[..., 0].numel() for part in parts])
+    found = torch.split(rows, [part[..., 0].numel() for part in parts])
     shaped = [rows.reshape(*part.shape[:-1], rows.shape[-1]) for rows, part in zip(found, parts, strict=True)]
     return torch.nested.as_nested_tensor(shaped, layout=x.layout)
 
