@@ -38,6 +38,7 @@ training
 decomposing
 pruning
 compiler
+models
 store
 ship
 fitting

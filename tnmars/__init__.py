@@ -21,6 +21,7 @@ _PUBLIC = {
     "graph.counts": "Count count",
     "graph.factor": "factor factor_up",
     "layer.module": "TNModule",
+    "models.parametrize": "parametrize_",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.graph.factor import factor as factor
     from tnmars.graph.factor import factor_up as factor_up
     from tnmars.layer.module import TNModule as TNModule
+    from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune

@@ -51,7 +51,7 @@ GROUPS = (
         "compile",
         "Compiling and shipping",
         "Turn a graph into an `nn.Module`, and the module into something to ship.",
-        "compile TNModule CostModel cached freeze export_onnx write_source",
+        "compile TNModule parametrize_ CostModel cached freeze export_onnx write_source",
     ),
     Group(
         "train",
