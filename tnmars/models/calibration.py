@@ -1,4 +1,4 @@
-"""Calibration data: most batches give statistics, a few are held out to compare models. Memory does not grow with it."""
+"""Calibration data: most batches give statistics, some are held out to compare models. Memory is bounded."""
 
 from __future__ import annotations
 

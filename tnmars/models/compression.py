@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from math import log
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import nn
 
-from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.graph import Graph, Json
 from tnmars.models.budget import Budget
-from tnmars.models.calibration import Calibration, answers, check_room, distance, norms, put_, reestimated
-from tnmars.models.costs import Cost
-from tnmars.models.curves import Choice
+from tnmars.models.calibration import Calibration, check_room
 from tnmars.models.data import Inputs
-from tnmars.models.plan import Change, CompressionPlan, WeightPlan
-from tnmars.models.replacing import Replacement, apply_
+from tnmars.models.plan import CompressionPlan
+from tnmars.models.planning import Planning, carry_out_
 from tnmars.models.rules import Rules
 from tnmars.models.sites import sites
 from tnmars.models.statistics import Collected
-from tnmars.models.weighing import Watch, Weighed, allocated, groups, statistics, weighed, whole
+from tnmars.models.weighing import Watch, Weighed, groups, statistics, weighed, whole
 from tnmars.plan.cost import CostModel, machine_model
-
-TRIES = 8
-"""How many sizes are tried to find the smallest model within a drop of a metric."""
 
 
 class CompressionWarning(UserWarning):
@@ -161,7 +150,7 @@ def compress_(
         text = f"{listing(given)}: a plan has these already."
         raise TnmarsError(Problem(text, "Give compress_ a plan alone, or rules with a budget and data."))
     _check_model(model, plan)
-    _carry_out_(model, plan)
+    carry_out_(model, plan)
     return plan
 
 
@@ -181,177 +170,6 @@ def _warn_few(entries: list[Weighed], collected: Collected) -> None:
     if few:
         text = f"the calibration data are few for {listing(few)}: fewer than four rows per output. Give more samples."
         warnings.warn(text, CompressionWarning, stacklevel=3)
-
-
-class Planning:
-    """All that plans for different budgets have in common."""
-
-    def __init__(self, model, every, refused, entries, collected, costs, calibration, seed, rules, watch):
-        self.model, self.every, self.refused, self.entries = model, every, refused, entries
-        self.collected, self.costs, self.calibration = collected, costs, calibration
-        self.seed, self.rules, self.watch = seed, rules, watch
-        self.expected = answers(model, calibration.held_out)
-        self.made: dict[Choice, Decomposed] = {}
-
-    def plan(self, budget: Budget) -> CompressionPlan:
-        """The plan for a budget, not tried yet."""
-        chosen = dict(zip((entry.group.name for entry in self.entries), self._chosen(budget), strict=True))
-        weights = []
-        for group in self.every:
-            entry = next((entry for entry in self.entries if entry.group is group), None)
-            weights.append(
-                self._weight(entry, chosen.get(group.name))
-                if entry
-                else WeightPlan(
-                    group.name,
-                    reason=group.reason,
-                    before=Cost(group.first.layer.weight.numel(), 0, 0.0),
-                    sites=tuple(group.sites),
-                )
-            )
-        weights += [WeightPlan(name, reason=why) for name, why in self.refused.items()]
-        changes = {}
-        for unit in ("parameters", "macs", "ms"):
-            after = self.costs.rest[unit]
-            for entry in self.entries:
-                made = next(one for one in weights if one.name == entry.group.name)
-                after += (made.after if made.graph is not None else entry.dense).of(unit, 1)
-            changes[unit] = Change(self.costs.now[unit], after)
-        expected = sum(entry.loss for entry in weights)
-        return CompressionPlan(
-            tuple(weights),
-            str(budget),
-            changes["parameters"],
-            changes["macs"],
-            changes["ms"],
-            expected,
-            rules=_text(self.rules),
-        )
-
-    def _chosen(self, budget: Budget) -> list[Choice | None]:
-        return allocated(self.entries, budget, self.costs)
-
-    def _weight(self, entry: Weighed, choice: Choice | None) -> WeightPlan:
-        group = entry.group
-        if choice is None:
-            return WeightPlan(
-                group.name,
-                reason=group.reason or "best left dense",
-                before=entry.dense,
-                after=entry.dense,
-                sites=tuple(group.sites),
-                rule=group.rule,
-            )
-        if choice not in self.made:
-            if self.watch is not None:
-                self.watch(f"cores of {group.name}", len(self.made) + 1, 0)
-            weight = group.first.layer.weight.detach()
-            self.made[choice] = decompose(weight, choice.graph, metric=entry.metric, seed=self.seed)
-        found = self.made[choice]
-        return WeightPlan(
-            name=group.name,
-            family=choice.candidate.label,
-            graph=found.graph,
-            before=entry.dense,
-            after=entry.setting.decomposed(group.first, found.graph),
-            loss=choice.loss / max(self.collected.power, 1e-300),
-            cores=found.cores,
-            sites=tuple(group.sites),
-            batch=entry.setting.batch,
-            image=entry.setting.image,
-            rule=group.rule,
-        )
-
-    def tried(self, plan: CompressionPlan) -> CompressionPlan:
-        """The plan with what it does to held-out data, and with new statistics of normalization if these help."""
-        return self._compared(plan, _copy(self.model, plan))
-
-    def _compared(self, plan: CompressionPlan, trial: nn.Module) -> CompressionPlan:
-        away = distance(answers(trial, self.calibration.held_out), self.expected)
-        plan = replace(plan, measured=away)
-        if not plan.chosen or not norms(trial):
-            return plan
-        before = {name: value.clone() for name, value in trial.named_buffers()}
-        fresh = reestimated(trial, self.calibration.kept)
-        put_(trial, fresh)
-        closer = distance(answers(trial, self.calibration.held_out), self.expected)
-        if closer < away:
-            return replace(plan, measured=closer, statistics=fresh)
-        put_(trial, {name: before[name] for name in fresh})
-        return plan
-
-    def searched(self, evaluate: Callable[[nn.Module], float], max_drop: float) -> CompressionPlan:
-        """The plan for the smallest of some sizes whose score is at most `max_drop` below that of the model."""
-        least = evaluate(self.model) - max_drop
-        low, high = log(1.05), log(self._most())
-        best: CompressionPlan | None = None
-        for at in range(TRIES):
-            if self.watch is not None:
-                self.watch("sizes tried", at + 1, TRIES)
-            middle = low + (high - low) * (0.5 if at else 0.4)
-            try:
-                plan = self.plan(Budget(2.718281828459045**middle, "parameters", True))
-            except TnmarsError:
-                high = middle
-                continue
-            trial = _copy(self.model, plan)
-            plan = self._compared(plan, trial)
-            score = evaluate(trial)
-            if score >= least:
-                low, best = middle, replace(plan, score=score)
-            else:
-                high = middle
-        if best is None:
-            text = f"no size that was tried keeps the score within {max_drop:g} of the model's."
-            raise TnmarsError(
-                Problem(text, "Allow a larger drop, or fine-tune after compressing. Nothing was changed.")
-            )
-        return best
-
-    def _most(self) -> float:
-        """The largest ratio that can be reached."""
-        smallest = self.costs.rest["parameters"]
-        for entry in self.entries:
-            smallest += min((choice.parameters for choice in entry.choices), default=entry.dense.parameters)
-        return self.costs.now["parameters"] / max(smallest, 1.0)
-
-
-def _text(rules: Rules | None) -> dict[str, str]:
-    """Rules as plain text, for the record."""
-    if rules is None:
-        return {}
-
-    def shown(target: object) -> str:
-        if isinstance(target, Graph):
-            return target.name or "graph"
-        if isinstance(target, (list, tuple)):
-            return ", ".join(map(shown, target))
-        return "dense" if target is None else str(target)
-
-    return {pattern: shown(target) for pattern, target in rules.items()}
-
-
-def _copy(model: nn.Module, plan: CompressionPlan) -> nn.Module:
-    """A copy of the model, compressed by a plan."""
-    trial = copy.deepcopy(model)
-    own, _ = sites(trial)
-    moved = [replace(entry, sites=[own[site.name] for site in entry.sites]) for entry in plan.chosen]
-    _carry_out_(trial, replace(plan, weights=tuple(moved)))
-    return trial
-
-
-def _carry_out_(model: nn.Module, plan: CompressionPlan) -> None:
-    replacements = []
-    for entry in plan.chosen:
-        assert entry.graph is not None
-        record: dict[str, Json] = {"family": entry.family, "budget": plan.budget}
-        if entry.rule:
-            record["rule"] = entry.rule
-        origin: Mapping[str, Json] = {"compression": record}
-        replacements.append(Replacement(entry.sites, entry.graph, entry.cores, entry.batch, entry.image, origin))
-    apply_(model, replacements)
-    with torch.no_grad():
-        put_(model, dict(plan.statistics))
 
 
 def _check_model(model: nn.Module, plan: CompressionPlan) -> None:

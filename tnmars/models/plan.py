@@ -1,4 +1,4 @@
-"""A plan to compress a model, as a value: what becomes of each weight, what that costs, and what it is expected to lose.
+"""A plan to compress a model, as a value: what becomes of each weight, what that costs, and what it should lose.
 
 It prints as a table, and holds the cores that `compress_` puts into the model. Nothing here computes.
 """
@@ -16,6 +16,8 @@ from tnmars.models.costs import Cost
 from tnmars.models.sites import Site
 from tnmars.text.numbers import brief, dashed
 from tnmars.text.tables import aligned
+
+NOTHING = Cost(0, 0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,8 @@ class WeightPlan:
     name: str
     family: str = ""
     graph: Graph | None = None
-    before: Cost = Cost(0, 0, 0.0)
-    after: Cost = Cost(0, 0, 0.0)
+    before: Cost = NOTHING
+    after: Cost = NOTHING
     loss: float = 0.0
     reason: str = ""
     cores: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
@@ -127,7 +129,7 @@ class CompressionPlan:
         }
 
     def __str__(self) -> str:
-        rows = [("layer", "family", "ranks", "parameters", "MACs", "ms", "loss")]
+        rows: list[tuple[str, ...]] = [("layer", "family", "ranks", "parameters", "MACs", "ms", "loss")]
         for entry in self.weights:
             rows.append(_row(entry))
         lines = aligned(rows, "<<<>>>>")

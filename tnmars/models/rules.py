@@ -42,7 +42,8 @@ def matched(rules: Rules | None, names: Iterable[str], refused: Mapping[str, str
     known = list(names)
     if rules is None:
         return dict.fromkeys(known, ("", ...))
-    problems, found = [], {}
+    problems: list[Problem] = []
+    found: dict[str, tuple[str, Any]] = {}
     for pattern in rules:
         is_match = _matcher(pattern)
         hits = [name for name in known if is_match(name)]
@@ -98,9 +99,8 @@ def _candidate(target: object, layer: DenseLayer, name: str) -> Candidate:
     elif isinstance(target, Graph):
         label = target.name or "graph"
     elif isinstance(target, str):
-        sizes = {"kernel": layer.kernel} if layer.kernel else {}
         graph = families.of_layer(
-            target, layer.kind, layer.inside, layer.outside, rank=1, options=layer.options, **sizes
+            target, layer.kind, layer.inside, layer.outside, kernel=layer.kernel, rank=1, options=layer.options
         )
         return Candidate(target, graph, False)
     else:

@@ -24,6 +24,8 @@ from tnmars.models.torch_layers import DenseLayer
 
 MOST_INPUTS = 4608
 """The full covariance of a layer's inputs is kept up to this width: 512 channels times 9 taps."""
+PROBES = 4
+"""Random projections of the outputs per batch: gradients cost as much as that many backward passes."""
 FEW = 4
 """With fewer samples than this per unit of width, the metric is uncertain."""
 
@@ -67,7 +69,9 @@ class Moments:
         self._add_responses(y.movedim(1, -1).reshape(-1, y.shape[1]))
         self.channels = _added(self.channels, x.movedim(1, -1).reshape(-1, x.shape[1]) * _thinned(x, y))
         if self.keeps_inputs:
-            for one in x.split(max(1, 2**24 // max(1, prod(y.shape[2:]) * x.shape[1] * prod(self.layer.kernel)))):
+            for one in torch.split(
+                x, max(1, 2**24 // max(1, prod(y.shape[2:]) * x.shape[1] * prod(self.layer.kernel)))
+            ):
                 self.inputs = _added(self.inputs, patches(one, self.layer))
 
     def _add_indices(self, index: Tensor, y: Tensor) -> None:
@@ -95,7 +99,7 @@ class Moments:
         assert self.rows and self.samples
         outputs = None
         if self.outputs is not None and bool(self.outputs.any()):
-            outputs = self.outputs / self.samples
+            outputs = self.outputs / (PROBES * self.samples)
         inputs = None if self.inputs is None else self.inputs / self.rows
         if self.layer.kind == "embedding":
             return Metric(inputs=inputs, outputs=outputs, samples=self.rows)
@@ -179,7 +183,9 @@ class WeightGradients:
         if self.inputs is None or self.outputs is None or not bool(self.outputs.any()):
             return Metric()
         rows = self.batches * min(self.weight.flatten(1).shape)
-        return Metric(inputs=self.inputs / self.inputs.trace(), outputs=self.outputs / self.samples, samples=rows)
+        return Metric(
+            inputs=self.inputs / self.inputs.trace(), outputs=self.outputs / (PROBES * self.samples), samples=rows
+        )
 
 
 @dataclass(eq=False)
@@ -210,19 +216,22 @@ def collect(
         for at, batch in enumerate(data):
             with watched(model, layers):
                 outputs = primary(call(model, batch))
-                loss = sum((value * torch.randn_like(value)).sum() for value in outputs)
                 _check(outputs, at)
-                if isinstance(loss, Tensor) and loss.requires_grad:
-                    loss.backward()  # type: ignore[no-untyped-call]
+                for left in reversed(range(PROBES)):
+                    loss: Tensor = sum((value * torch.randn_like(value)).sum() for value in outputs)  # type: ignore[assignment]
+                    if loss.requires_grad:
+                        loss.backward(retain_graph=left > 0)  # type: ignore[no-untyped-call]
+                    for single in found.weights.values():
+                        if single.weight.grad is not None:
+                            single.add(single.weight.grad)
+                            single.weight.grad = None
             count = samples(batch)
             found.samples += count
             found.power += sum(float(value.detach().double().square().sum()) for value in outputs)
-            for entry in (*layers.values(), *found.weights.values()):
-                entry.samples += count
+            for moments in layers.values():
+                moments.samples += count
             for single in found.weights.values():
-                if single.weight.grad is not None:
-                    single.add(single.weight.grad)
-                    single.weight.grad = None
+                single.samples += count
             if watch is not None:
                 watch(at)
     found.power /= max(1, found.samples)

@@ -1,7 +1,7 @@
 """Weights that several layers share: decomposed once, so that they stay shared.
 
-Layers of one kind share all cores. A table and a linear layer that share one matrix, as a language model's embedding and
-output layer do, share the cores of one graph, read with the roles of inputs and outputs exchanged.
+Layers of one kind share all cores. A table and a linear layer that share one matrix, as the embedding and the output
+layer of a language model do, share the cores of one graph, read with the roles of inputs and outputs exchanged.
 """
 
 from __future__ import annotations
