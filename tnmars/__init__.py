@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "compiler": "compile",
+    "decomposing.canonical": "Canonical canonical",
     "decomposing.decompose": "Decomposed decompose",
     "decomposing.metric": "Metric",
     "dsl": "Builder network",
@@ -48,6 +49,8 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars import families as families
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
+    from tnmars.decomposing.canonical import Canonical as Canonical
+    from tnmars.decomposing.canonical import canonical as canonical
     from tnmars.decomposing.decompose import Decomposed as Decomposed
     from tnmars.decomposing.decompose import decompose as decompose
     from tnmars.decomposing.metric import Metric as Metric

@@ -85,7 +85,7 @@ def test_spectra_of_a_metric_are_what_a_cut_loses() -> None:
 
 
 @settings(max_examples=cases(400))
-@given(graphs(LAYERS + ("tensor", "map"), trees_only=True, shared=False, hyperedges=False, terms=1), st.integers(0, 99))
+@given(graphs((*LAYERS, "tensor", "map"), trees_only=True, shared=False, hyperedges=False, terms=1), st.integers(0, 99))
 def test_a_forest_is_found_again_at_its_own_ranks(graph: Graph, seed: int) -> None:
     cores = {name: value.detach() for name, value in oracle.problem(graph, 2, seed).cores.items()}
     weight = oracle.dense(replace(graph, options=()), oracle.whole(graph, cores))

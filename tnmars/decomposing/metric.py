@@ -139,7 +139,8 @@ def floored(matrix: Tensor, least: float) -> Tensor:
     lowest = least * float(values[-1])
     if float(values[0]) >= lowest:
         return matrix
-    return (vectors * values.clamp(min=lowest)) @ vectors.T
+    result: Tensor = (vectors * values.clamp(min=lowest)) @ vectors.T
+    return result
 
 
 def weighting(graph: Graph, weight: Tensor, metric: Metric | None) -> Weighting | None:

@@ -61,6 +61,7 @@ def given_sizes(graph: Graph, ranks: Ranks | None) -> dict[str, int]:
     own = {name: bond.size for name, bond in graph.bonds.items()}
     if ranks is None:
         return own
+    found: dict[str, int]
     if isinstance(ranks, str):
         raise TnmarsError(f"ranks is '{ranks}', but as a word must be '{EVBMF}'.")
     if isinstance(ranks, Mapping):
@@ -69,7 +70,7 @@ def given_sizes(graph: Graph, ranks: Ranks | None) -> dict[str, int]:
             if name not in own:
                 hint = f"Bonds: {listing(list(own))}.{nearest(str(name), own)}"
                 raise TnmarsError(Problem(f"ranks names bond '{name}', which the graph does not have.", hint))
-    elif isinstance(ranks, Sequence):
+    elif isinstance(ranks, (list, tuple)):
         if len(ranks) != len(own):
             text = f"ranks has {len(ranks)} sizes, but the graph has {len(own)} bonds."
             raise TnmarsError(Problem(text, f"Give one for each bond, in this order: {listing(list(own))}."))
