@@ -37,6 +37,7 @@ timing
 training
 pruning
 compiler
+models
 store
 ship
 fitting
