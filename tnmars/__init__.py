@@ -19,6 +19,9 @@ _PUBLIC = {
     "graph.counts": "Count count",
     "graph.factor": "factor factor_up",
     "layer.module": "TNModule",
+    "models.back": "as_torch_ to_dense_",
+    "models.ensemble": "ensemble",
+    "models.matching": "match_",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
@@ -69,6 +72,10 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.graph.factor import factor as factor
     from tnmars.graph.factor import factor_up as factor_up
     from tnmars.layer.module import TNModule as TNModule
+    from tnmars.models.back import as_torch_ as as_torch_
+    from tnmars.models.back import to_dense_ as to_dense_
+    from tnmars.models.ensemble import ensemble as ensemble
+    from tnmars.models.matching import match_ as match_
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune

@@ -28,7 +28,7 @@ class Two(nn.Module):
         return torch.cat([left, right], 1)
 
 
-class Any_(nn.Module):
+class Named(nn.Module):
     def forward(self, **named: Tensor) -> Tensor:
         return named["x"]
 
@@ -50,7 +50,7 @@ def only(data: Iterable[Any], **keywords: Any) -> tuple[tuple[Any, ...], dict[st
         (((X, Y), Z), One(), (X, Y)),
         (((X, Y), Z), Two(), (X, Y)),
         ((X, Y), nn.Sequential(), (X,)),
-        (namedtuple("Pair", "image label")(X, Y), One(), (X,)),  # noqa: PYI024
+        (namedtuple("Pair", "image label")(X, Y), One(), (X,)),
     ],
 )
 def test_positional_inputs(batch: Any, model: nn.Module | None, expected: tuple[Tensor, ...]) -> None:
@@ -66,7 +66,7 @@ def test_positional_inputs(batch: Any, model: nn.Module | None, expected: tuple[
         ({"x": X, "labels": Y}, None, ["x", "labels"]),
         ({"x": X, "labels": Y}, One(), ["x"]),
         (UserDict({"x": X, "mask": X, "labels": Y}), One(), ["x", "mask"]),
-        ({"x": X, "labels": Y}, Any_(), ["x", "labels"]),
+        ({"x": X, "labels": Y}, Named(), ["x", "labels"]),
         (({"x": X}, Y), One(), ["x"]),
     ],
 )
