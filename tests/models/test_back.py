@@ -274,15 +274,31 @@ SHAPES = {
     "singular values": (network("linear", "A[i,r] S[r] B[r,o]", inputs={"i": 5}, outputs={"o": 4}, bonds=3), 2),
     "patches": (PATCH, 2),
     "padded patches": (
-        network("conv", "A[p,r] B[r,o]", patch={"p": 16}, outputs={"o": 4}, bonds=2, kernel_size=(2, 2), features={"in": 3}),
+        network(
+            "conv", "A[p,r] B[r,o]", patch={"p": 16}, outputs={"o": 4}, bonds=2, kernel_size=(2, 2), features={"in": 3}
+        ),
         2,
     ),
     "taps in one mode": (
-        network("conv", "A[i,r] K[r,k,s] B[s,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"k": 6}, bonds=2, kernel_size=(3, 2)),
+        network(
+            "conv",
+            "A[i,r] K[r,k,s] B[s,o]",
+            inputs={"i": 3},
+            outputs={"o": 4},
+            kernel={"k": 6},
+            bonds=2,
+            kernel_size=(3, 2),
+        ),
         3,
     ),
-    "taps on the outputs": (network("conv", "A[i,r] B[r,h,w,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds=2), 2),
-    "taps on two cores": (network("conv", "A[i,h,r] B[r,w,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds=2), 2),
+    "taps on the outputs": (
+        network("conv", "A[i,r] B[r,h,w,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds=2),
+        2,
+    ),
+    "taps on two cores": (
+        network("conv", "A[i,h,r] B[r,w,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds=2),
+        2,
+    ),
     "depthwise, then pointwise": (
         network("conv", "K[i,h,w] A[i,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, shared=["i"]),
         2,
@@ -292,14 +308,29 @@ SHAPES = {
         2,
     ),
     "groups of channels": (
-        network("conv", "A[i,s,r] K[r,s,h,w,t] B[t,r,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds={"s": 2, "r": 3, "t": 2}),
+        network(
+            "conv",
+            "A[i,s,r] K[r,s,h,w,t] B[t,r,o]",
+            inputs={"i": 3},
+            outputs={"o": 4},
+            kernel={"h": 3, "w": 2},
+            bonds={"s": 2, "r": 3, "t": 2},
+        ),
         3,
     ),
     "padded table": (
-        network("embedding", "A[v1,v2,r] B[r,o]", lookup={"v1": 4, "v2": 5}, outputs={"o": 6}, bonds=3, vocab=18, options={"padding_idx": 2}),
+        network(
+            "embedding",
+            "A[v1,v2,r] B[r,o]",
+            lookup={"v1": 4, "v2": 5},
+            outputs={"o": 6},
+            bonds=3,
+            vocab=18,
+            options={"padding_idx": 2},
+        ),
         2,
     ),
-}  # fmt: skip
+}
 """Graphs that are chains, and how many layers each becomes."""
 
 

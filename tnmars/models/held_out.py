@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, TensorDataset
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.models.data import Batch, checked
@@ -87,7 +87,7 @@ def _loader(data: Tensor, rows: int) -> DataLoader[Any]:
 
 def _has_plain_sampler(loader: DataLoader[Any]) -> bool:
     """Whether the loader reads every sample of its dataset once, by torch's own samplers."""
-    if loader.batch_size is None or not isinstance(loader.dataset, Dataset) or not isinstance(loader.dataset, Sized):
+    if loader.batch_size is None or not isinstance(loader.dataset, Sized) or not hasattr(loader.dataset, "__getitem__"):
         return False
     sampler = loader.sampler
     if type(sampler) is RandomSampler:

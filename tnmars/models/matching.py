@@ -120,16 +120,15 @@ def match_(
         True
     """
     _check(small, dense, epochs, steps, lr, loss)
-    measure = _measure(loss)
     read = partial(batches, inputs=inputs, model=small, rows=batch)
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # not those of other devices, which are not restored
         parts = split(data, held_out, rows=batch, steps=steps, seed=seed)
         total = steps if steps is not None else (epochs or 1) * _known_length(parts)
         stack.enter_context(_evaluating(small, dense))
-        models = [stack.enter_context(_listening(model, hidden)) for model in (small, dense)]
-        run = _Run(small, *models, measure, _held(models[1], read(parts.held)))
+        student, teacher = (stack.enter_context(_listening(model, hidden)) for model in (small, dense))
+        run = _Run(small, student, teacher, None if isinstance(loss, str) else loss, _held(teacher, read(parts.held)))
         with run.restoring():
             before = run.distance()
             advance = stack.enter_context(bar("matching", total, progress))
@@ -245,11 +244,6 @@ def _held(dense: Answers, given: Iterator[Batch]) -> list[tuple[Batch, Targets]]
 # --- the distance ----------------------------------------------------------------------------------------------------
 
 
-def _measure(loss: str | Loss) -> Loss | None:
-    """The user's loss; None for the squared error, which needs a scale for each state."""
-    return None if isinstance(loss, str) else loss
-
-
 @torch.no_grad()
 def _scales(held: Sequence[tuple[Batch, Targets]]) -> list[float]:
     """The mean square of each output and hidden state of the dense model."""
@@ -272,6 +266,7 @@ class _Run:
         measure: Loss | None,
         held: Sequence[tuple[Batch, Targets]],
     ):
+        """`measure` is the user's loss, or None for the squared error relative to each state's mean square."""
         self.model, self.small, self.dense, self.measure, self.held = model, small, dense, measure, held
         self.scales = _scales(held)
         self.parameters = [value for value in model.parameters() if value.requires_grad]
@@ -337,9 +332,12 @@ class _Run:
         optimizer = torch.optim.Adam(self.parameters, lr=lr)
         best, best_step, best_state, step = before, 0, self.start, 0
         checks = {max(1, round(total * at / CHECKS)) for at in range(1, CHECKS + 1)}
-        for step, batch in zip(range(1, total + 1), stream, strict=False):
-            loss = self._step(optimizer, batch, lr * _rate(step, total), step, total)
-            if step not in checks:
+        following = next(stream, None)
+        while following is not None and step < total:
+            step += 1
+            loss = self._step(optimizer, following, lr * _rate(step, total), step, total)
+            following = next(stream, None) if step < total else None
+            if step not in checks and following is not None:
                 advance(step, f"loss {loss:.3g}, best held out {best:.3g}")
                 continue
             found = self.distance()
