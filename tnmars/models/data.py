@@ -27,17 +27,20 @@ ANSWERS = ("logits", "last_hidden_state")
 """The fields that hold the answer of a model whose output is an object or a mapping, best first."""
 
 
-def batches(data: Iterable[Any], inputs: Inputs | None = None, *, model: nn.Module | None = None) -> Iterator[Batch]:
+def batches(
+    data: Iterable[Any], inputs: Inputs | None = None, *, model: nn.Module | None = None, rows: int = ROWS
+) -> Iterator[Batch]:
     """The arguments of a model for each batch of some data.
 
     Args:
         data: A `DataLoader`, any other iterable of batches, or one tensor with all samples, which is cut into batches
-            of 64. A batch is a tensor, a mapping of keyword arguments, or a sequence. Of a sequence such as
+            of `rows`. A batch is a tensor, a mapping of keyword arguments, or a sequence. Of a sequence such as
             `(images, labels)` the first element is taken, or as many as the model has positional arguments without a
             default. If the first element is itself a sequence or a mapping, it holds all arguments.
         inputs: Called with each batch instead: returns a tensor, a tuple of positional arguments or a mapping of
             keyword arguments, all of which the model gets.
         model: The model that is to be called. Of a mapping, it gets the keys that its `forward` names.
+        rows: The batch size for one tensor with all samples.
 
     Yields:
         Positional and keyword arguments, for `call`.
@@ -51,7 +54,7 @@ def batches(data: Iterable[Any], inputs: Inputs | None = None, *, model: nn.Modu
         [(1, {})]
     """
     at = -1
-    for at, given in enumerate(_each(data)):
+    for at, given in enumerate(checked(data, rows)):
         batch = _given(inputs(given), at) if inputs is not None else _taken(given, at, model)
         _check_numbers(batch, at)
         yield batch
@@ -60,17 +63,18 @@ def batches(data: Iterable[Any], inputs: Inputs | None = None, *, model: nn.Modu
         raise TnmarsError(Problem(text, "An iterator that was used before is empty: give a list or a DataLoader."))
 
 
-def _each(data: Iterable[Any]) -> Iterable[Any]:
-    """What `data` yields; a tensor in rows."""
+def checked(data: Any, rows: int = ROWS) -> Iterable[Any]:
+    """What is to be iterated over: `data`, or a tensor in batches. Raises `TnmarsError` for what holds no batches."""
     if isinstance(data, Tensor):
-        return data.split(ROWS)
+        return [data[at : at + rows] for at in range(0, len(data), rows)]
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         text = f"data is a {type(data).__name__}, which yields single samples."
         raise TnmarsError(Problem(text, "Give batches: torch.utils.data.DataLoader(data, batch_size=64)."))
     if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
         text = f"data is of type {type(data).__name__}, but must be an iterable of batches."
         raise TnmarsError(Problem(text, "Give a DataLoader, a list of batches, or one tensor with all samples."))
-    return data
+    found: Iterable[Any] = data
+    return found
 
 
 def _given(value: Any, at: int) -> Batch:
