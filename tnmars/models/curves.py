@@ -14,9 +14,10 @@ from torch import Tensor
 
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
-from tnmars.decomposing.spectra import below, spectra
+from tnmars.decomposing.spectra import spectra
 from tnmars.decomposing.sweep import is_forest
 from tnmars.decomposing.tensors import with_sizes
+from tnmars.decomposing.unfolding import below
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.kinds import Role
