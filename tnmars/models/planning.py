@@ -25,6 +25,8 @@ from tnmars.models.statistics import Collected
 from tnmars.models.tying import Group
 from tnmars.models.weighing import Watch, Weighed, Whole, allocated
 
+STEPS = 4
+"""Rounds of weighted least squares over the cores, after a start that is close: more gain little."""
 TRIES = 8
 """How many sizes are tried to find the smallest model within a drop of a metric."""
 
@@ -80,7 +82,7 @@ class Planning:
         if choice not in self.made:
             self._tell(f"cores of {group.name}", len(self.made) + 1, 0)
             weight = group.first.layer.weight.detach()
-            self.made[choice] = decompose(weight, choice.graph, metric=entry.metric, seed=self.seed)
+            self.made[choice] = decompose(weight, choice.graph, metric=entry.metric, seed=self.seed, steps=STEPS)
         found = self.made[choice]
         return WeightPlan(
             name=group.name,

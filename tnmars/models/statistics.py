@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ from tnmars.models.torch_layers import DenseLayer
 
 MOST_INPUTS = 4608
 """The full covariance of a layer's inputs is kept up to this width: 512 channels times 9 taps."""
+MOST_OUTPUTS = 8192
+"""Second moments of a layer's outputs are kept up to this width; beyond, all outputs count the same."""
 PROBES = 4
 """Random projections of the outputs per batch: gradients cost as much as that many backward passes."""
 FEW = 4
@@ -48,6 +51,18 @@ class Moments:
     outputs: Tensor | None = None
     inputs: Tensor | None = None
     channels: Tensor | None = None
+    power: float = 0.0
+    """The sum of squared gradients, where their second moments are too large to keep."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the outputs are too many for their second moments, as those of a language model's last layer."""
+        return self.layer.kind == "linear" and self.layer.outside > MOST_OUTPUTS
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the model's outputs depend on the weight."""
+        return self.power > 0.0 or (self.outputs is not None and bool(self.outputs.any()))
 
     def add_input(self, x: Tensor, y: Tensor) -> None:
         """Adds the input and the output of one call."""
@@ -57,10 +72,12 @@ class Moments:
     def _add_linear(self, x: Tensor, y: Tensor) -> None:
         flat = x.reshape(-1, x.shape[-1])
         self.batch = max(self.batch, len(flat))
-        self._add_responses(y.reshape(-1, y.shape[-1]))
-        self.channels = _added(self.channels, flat)
-        if self.keeps_inputs:
-            self.inputs = self.channels
+        if self.is_wide:
+            self.rows += len(flat)
+        else:
+            self._add_responses(y.reshape(-1, y.shape[-1]))
+        if self.keeps_inputs or self.is_wide:
+            self.inputs = _added(self.inputs, flat)
 
     def _add_conv(self, x: Tensor, y: Tensor) -> None:
         ndim = len(self.layer.kernel)
@@ -91,33 +108,31 @@ class Moments:
 
     def add_gradient(self, g: Tensor) -> None:
         """Adds the gradient at the output of one call."""
+        if self.is_wide:
+            self.power += float(g.detach().double().square().sum())
+            return
         flat = g.detach().movedim(1, -1) if self.layer.kind == "conv" and g.dim() > 2 else g.detach()
         self.outputs = _added(self.outputs, flat.reshape(-1, flat.shape[-1]))
 
     def metric(self) -> Metric:
         """The averages over the data."""
         assert self.rows and self.samples
-        outputs = None
-        if self.outputs is not None and bool(self.outputs.any()):
-            outputs = self.outputs / (PROBES * self.samples)
         inputs = None if self.inputs is None else self.inputs / self.rows
-        if self.layer.kind == "embedding":
-            return Metric(inputs=inputs, outputs=outputs, samples=self.rows)
-        assert self.responses is not None and self.channels is not None
-        is_conv = self.layer.kind == "conv"
+        if self.is_wide and inputs is not None:  # all outputs have the same gradients, independent of each other
+            share = self.power / (PROBES * self.samples * self.layer.outside)
+            return Metric(inputs=inputs * (share or 1.0), samples=self.rows)
         return Metric(
             inputs=inputs,
-            outputs=outputs,
-            responses=self.responses / self.rows,
-            channels=self.channels / self.rows if is_conv else None,
+            outputs=self.outputs / (PROBES * self.samples) if self.has_gradients and self.outputs is not None else None,
+            responses=None if self.responses is None else self.responses / self.rows,
+            channels=None if self.channels is None else self.channels / self.rows,
             samples=self.rows,
         )
 
     def joined(self, other: Moments) -> Moments:
-        """The sums over both, for one weight in two places; those of the first alone if they do not fit together."""
-        if self.layer.kind != other.layer.kind:
-            return self
-        sums = {}
+        """The sums over both, for one weight in two places."""
+        assert self.layer.kind == other.layer.kind
+        sums: dict[str, Any] = {"power": self.power + other.power}
         for name in ("responses", "outputs", "inputs", "channels"):
             first, second = getattr(self, name), getattr(other, name)
             sums[name] = second if first is None else first if second is None else first + second
@@ -127,7 +142,26 @@ class Moments:
     @property
     def is_few(self) -> bool:
         """Whether there are too few samples for the width of the layer."""
-        return self.rows < FEW * self.layer.outside
+        return self.rows < FEW * (self.layer.inside if self.is_wide else self.layer.outside)
+
+
+def of_table_and_layer(table: Moments, layer: Moments) -> Metric:
+    """The metric of a matrix that is both a table of rows and the weight of a linear layer with as many outputs.
+
+    An error of row v loses `c_v d' G d` as a row of the table and, if all outputs count the same, `g d' C d` as an
+    output of the layer. The sum is taken as a product: weights of the rows times one matrix.
+    """
+    rows, outer = table.metric(), layer.metric()
+    assert rows.inputs is not None
+    own = torch.zeros(table.layer.outside, table.layer.outside, dtype=torch.float64)
+    first = own if rows.outputs is None else rows.outputs * rows.inputs.sum()
+    inputs = own if outer.inputs is None else outer.inputs
+    gradients = 1.0 if outer.outputs is None else float(outer.outputs.trace()) / table.layer.inside
+    second = inputs * gradients * table.layer.inside
+    shares = [float(matrix.trace()) for matrix in (first, second)]
+    total = sum(shares) or 1.0
+    counts = (shares[0] * rows.inputs / rows.inputs.sum() + shares[1] / len(rows.inputs)) / total
+    return Metric(inputs=counts, outputs=first + second if any(shares) else None, samples=rows.samples)
 
 
 def _added(total: Tensor | None, rows: Tensor) -> Tensor:

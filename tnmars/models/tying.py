@@ -40,6 +40,8 @@ def grouped(found: Iterable[Site]) -> list[Group]:
     groups: dict[int, Group] = {}
     for site in found:
         groups.setdefault(id(site.layer.weight), Group([])).sites.append(site)
+    for group in groups.values():  # a table decides over the layer that shares its rows
+        group.sites.sort(key=lambda site: site.layer.kind != "embedding")
     return list(groups.values())
 
 

@@ -17,7 +17,7 @@ from tnmars.models.curves import Choice, choices, needs_inputs
 from tnmars.models.data import Batch
 from tnmars.models.rules import Rules, candidates, matched
 from tnmars.models.sites import sites
-from tnmars.models.statistics import MOST_INPUTS, Collected, Moments, WeightGradients, collect
+from tnmars.models.statistics import MOST_INPUTS, Collected, Moments, WeightGradients, collect, of_table_and_layer
 from tnmars.models.tying import Group, grouped, problem
 from tnmars.plan.cost import CostModel
 
@@ -84,6 +84,8 @@ def statistics(
 
 def _keeps_inputs(group: Group) -> bool:
     layer = group.first.layer
+    if any(site.layer.kind != layer.kind for site in group.sites):
+        return True
     width = layer.inside * prod(layer.kernel)
     return width <= MOST_INPUTS and any(needs_inputs(candidate.graph) for candidate in group.candidates)
 
@@ -92,23 +94,17 @@ def weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, 
     """A weight with its choices and what each costs."""
     site, item = group.first, group.first.layer.weight.element_size()
     if site.is_layer:
-        moments = collected.layers[site.name]
-        for other in group.sites[1:]:
-            moments = moments.joined(collected.layers[other.name])
-        setting = Setting(max(1, moments.batch), moments.image, machine, tune)
-        is_seen = moments.rows > 0
-        metric = moments.metric() if is_seen else Metric()
+        moments = [collected.layers[place.name] for place in group.sites]
+        setting = Setting(max(1, *(one.batch for one in moments)), max(one.image for one in moments), machine, tune)
+        group.reason = _unseen(moments)
+        metric = _metric(moments) if not group.reason else Metric()
     else:
         setting = Setting(max(1, collected.samples), 1, machine)
         metric = collected.weights[site.name].metric()
-        is_seen = not metric.is_empty
+        group.reason = "the outputs do not depend on it" if metric.is_empty else ""
     dense = setting.dense(site, group.candidates[0].graph)
     found: list[Choice] = []
-    if not is_seen:
-        group.reason = "the data do not reach it"
-    elif metric.outputs is None:
-        group.reason = "the outputs do not depend on it"
-    else:
+    if not group.reason:
         weight = site.layer.weight.detach()
         for candidate in group.candidates:
             found += choices(candidate, weight, metric)
@@ -116,6 +112,25 @@ def weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, 
             group.reason = "no decomposition is smaller than the weight"
     costs = [cost for path in _by_candidate(found) for cost in along(site, path, setting, unit, item)]
     return Weighed(group, setting, metric, dense, found, costs)
+
+
+def _unseen(moments: list[Moments]) -> str:
+    """Why the data say nothing about a weight; empty if they do."""
+    if not any(one.rows for one in moments):
+        return "the data do not reach it"
+    return "" if any(one.has_gradients for one in moments) else "the outputs do not depend on it"
+
+
+def _metric(moments: list[Moments]) -> Metric:
+    """The metric of a weight, from all places that have it."""
+    by_kind: dict[str, Moments] = {}
+    for one in moments:
+        if one.rows:
+            kind = one.layer.kind
+            by_kind[kind] = by_kind[kind].joined(one) if kind in by_kind else one
+    if len(by_kind) == 1:
+        return next(iter(by_kind.values())).metric()
+    return of_table_and_layer(by_kind["embedding"], by_kind["linear"])
 
 
 def _by_candidate(found: list[Choice]) -> list[list[Choice]]:
