@@ -8,6 +8,7 @@ never stored. Y = W W^T and G = 1 give the plain SVD. An embedding's W is the tr
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def shared(network: nn.Module, spectra: Mapping[str, Spectrum], budget: int) -> 
         points = [(k * (rows + columns), losses[k], k) for k in range(1, min(break_even(layer) + 1, len(losses)))]
         hull = _hull([*points, (rows * columns, 0.0, None)])
         spent += hull[0][0]
-        for before, after in zip(hull, hull[1:], strict=False):
+        for before, after in itertools.pairwise(hull):
             cost = after[0] - before[0]
             steps.append(((before[1] - after[1]) / cost, cost, name, before[2], after[2]))
     for _, cost, name, before, after in sorted(steps, key=lambda step: step[0], reverse=True):

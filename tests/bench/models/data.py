@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from bench.models.networks import VOCABULARY, NotFoundError, data_folder, packed
+from torch import Tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from bench.models import data, networks, probe
+from torch import Tensor, nn
 
 Scores = dict[str, float]
 APART = 1_000
