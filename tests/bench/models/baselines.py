@@ -72,7 +72,12 @@ def _watch(moment: Moments) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor],
             y = y - layer.bias.detach()
         moment.responses += (y.T @ y).double()
         moment.samples += len(y)
-        outputs.register_hook(lambda g: moment.gradients.add_((rows(g).T @ rows(g)).double()))
+
+        def back(gradient: Tensor) -> None:
+            g = rows(gradient)
+            moment.gradients += (g.T @ g).double()
+
+        outputs.register_hook(back)
 
     return hook
 
