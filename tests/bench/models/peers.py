@@ -22,9 +22,11 @@ from bench.models.tasks import Task
 from torch import nn
 
 NOTES = (
-    "torchao: quantizes weights and keeps their number, so there is no figure at equal parameters. "
-    "`quantize_(model, Int8WeightOnlyConfig())` changes Linear layers and leaves convolutions alone. "
-    "It combines with compression: `tnmars.as_torch_` gives layers that it accepts.",
+    (
+        "torchao: quantizes weights and keeps their number, so there is no figure at equal parameters. "
+        "`quantize_(model, Int8WeightOnlyConfig())` changes Linear layers and leaves convolutions alone. "
+        "It combines with compression: `tnmars.as_torch_` gives layers that it accepts."
+    ),
     "PEFT: adds adapters to layers that stay as they are, for training; it does not compress.",
 )
 Peer = Callable[[Task, nn.Module, float], nn.Module]
