@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.models.bar import bar
 from tnmars.models.budget import Budget
 from tnmars.models.calibration import Calibration, check_room
 from tnmars.models.data import Inputs
@@ -43,6 +44,7 @@ def plan_compression(
     tune: bool = False,
     seed: int = 0,
     cost_model: CostModel | None = None,
+    progress: bool | None = None,
     watch: Watch | None = None,
 ) -> CompressionPlan:
     """How a trained model would be compressed to a budget. Nothing is changed; `print` shows a table.
@@ -67,6 +69,7 @@ def plan_compression(
         tune: Whether layers are timed for a budget in milliseconds, instead of predicted by the cost model.
         seed: The seed of random projections and starts.
         cost_model: What times are predicted by; by default the calibrated model of this machine.
+        progress: Whether a progress bar is shown; by default on a terminal only.
         watch: Called with a text, a number and a total (0 if not known) as the work goes on.
 
     Returns:
@@ -93,22 +96,23 @@ def plan_compression(
         text = "data is missing: calibration data say which errors matter."
         hint = "Give some hundred model inputs, data=loader; labels are not needed. Nothing was changed."
         raise TnmarsError(Problem(text, hint))
-    calibration = Calibration(model, data, inputs)
-    collected = statistics(model, every, calibration, seed, watch)
-    check_room(calibration.held_out)
-    machine = cost_model or machine_model()
-    open_ = [group for group in every if group.candidates]
-    entries = []
-    for at, group in enumerate(open_):
-        if watch is not None:
-            watch(f"ranks of {group.name}", at + 1, len(open_))
-        entries.append(weighed(group, collected, machine, tune, asked.unit))
-    costs = whole(model, entries, calibration.kept[0], asked.unit)
-    planning = Planning(model, every, refused, entries, collected, costs, calibration, seed, rules, watch)
-    _warn_few(entries, collected)
-    if evaluate is None or max_drop is None:
-        return planning.tried(planning.plan(asked))
-    return planning.searched(evaluate, max_drop)
+    with bar("planning", None, progress) as advance:
+
+        def tell(what: str, step: int, steps: int) -> None:
+            advance(step, f"{what}: {step} of {steps}" if steps else f"{what}: {step}")
+            if watch is not None:
+                watch(what, step, steps)
+
+        calibration = Calibration(model, data, inputs)
+        collected = statistics(model, every, calibration, seed, tell)
+        check_room(calibration.held_out)
+        entries = weighed(every, collected, cost_model or machine_model(), tune, asked.unit, tell)
+        costs = whole(model, entries, calibration.kept[0], asked.unit)
+        _warn_few(entries, collected)
+        planning = Planning(model, every, refused, entries, collected, costs, calibration, seed, rules, tell)
+        if evaluate is None or max_drop is None:
+            return planning.tried(planning.plan(asked))
+        return planning.searched(evaluate, max_drop)
 
 
 def compress_(

@@ -44,7 +44,7 @@ class Planning:
     calibration: Calibration
     seed: int
     rules: Rules | None
-    watch: Watch | None
+    watch: Watch
     made: dict[Choice, Decomposed] = field(default_factory=dict)
     """Decompositions that were computed for some budget."""
 
@@ -80,7 +80,7 @@ class Planning:
             reason = group.reason or "best left dense"
             return WeightPlan(group.name, "", None, entry.dense, entry.dense, 0.0, reason, sites=places)
         if choice not in self.made:
-            self._tell(f"cores of {group.name}", len(self.made) + 1, 0)
+            self.watch(f"cores of {group.name}", len(self.made) + 1, 0)
             weight = group.first.layer.weight.detach()
             self.made[choice] = decompose(weight, choice.graph, metric=entry.metric, seed=self.seed, steps=STEPS)
         found = self.made[choice]
@@ -97,10 +97,6 @@ class Planning:
             image=entry.setting.image,
             rule=group.rule,
         )
-
-    def _tell(self, what: str, step: int, steps: int) -> None:
-        if self.watch is not None:
-            self.watch(what, step, steps)
 
     def tried(self, plan: CompressionPlan) -> CompressionPlan:
         """The plan with what it does to held-out data, and with new statistics of normalization if these help."""
@@ -128,7 +124,7 @@ class Planning:
         low, high = log(1.02), log(self._most())
         best: CompressionPlan | None = None
         for at in range(TRIES):
-            self._tell("sizes tried", at + 1, TRIES)
+            self.watch("sizes tried", at + 1, TRIES)
             middle = (low + high) / 2
             try:
                 plan = self.plan(Budget(exp(middle), "parameters", True))

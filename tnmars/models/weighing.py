@@ -63,13 +63,11 @@ def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str
     return all_groups, refused
 
 
-def statistics(
-    model: nn.Module, groups: list[Group], calibration: Calibration, seed: int, watch: Watch | None
-) -> Collected:
+def statistics(model: nn.Module, every: list[Group], calibration: Calibration, seed: int, watch: Watch) -> Collected:
     """What the data say about the weights that may be decomposed."""
     layers: dict[str, Moments] = {}
     weights: dict[str, WeightGradients] = {}
-    for group in groups:
+    for group in every:
         if not group.candidates:
             continue
         for site in group.sites:
@@ -78,8 +76,9 @@ def statistics(
             else:
                 assert isinstance(site.layer.weight, nn.Parameter)
                 weights[site.name] = WeightGradients(site.layer.weight)
-    step = (lambda at: watch("statistics", at + 1, 0)) if watch is not None else None
-    return collect(model, calibration.stream(), layers, weights, seed=seed, watch=step)
+    return collect(
+        model, calibration.stream(), layers, weights, seed=seed, watch=lambda at: watch("statistics", at + 1, 0)
+    )
 
 
 def _keeps_inputs(group: Group) -> bool:
@@ -90,7 +89,19 @@ def _keeps_inputs(group: Group) -> bool:
     return width <= MOST_INPUTS and any(needs_inputs(candidate.graph) for candidate in group.candidates)
 
 
-def weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, unit: str) -> Weighed:
+def weighed(
+    every: list[Group], collected: Collected, machine: CostModel, tune: bool, unit: str, watch: Watch
+) -> list[Weighed]:
+    """The weights that may be decomposed, with their choices and what each costs."""
+    open_groups = [group for group in every if group.candidates]
+    found = []
+    for at, group in enumerate(open_groups):
+        watch(f"ranks of {group.name}", at + 1, len(open_groups))
+        found.append(_weighed(group, collected, machine, tune, unit))
+    return found
+
+
+def _weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, unit: str) -> Weighed:
     """A weight with its choices and what each costs."""
     site, item = group.first, group.first.layer.weight.element_size()
     if site.is_layer:
