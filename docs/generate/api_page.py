@@ -54,6 +54,12 @@ GROUPS = (
         "compile TNModule parametrize_ CostModel cached freeze export_onnx write_source",
     ),
     Group(
+        "models",
+        "Whole models",
+        "Fine-tune a small model, and turn its layers into torch's own. [How to](../small_models.md).",
+        "match_ to_dense_ as_torch_ ensemble",
+    ),
+    Group(
         "train",
         "Learning ranks and pruning",
         "Selectors, what they add to a training loop, and how a model is cut. [The method](../masks.md).",

@@ -405,6 +405,23 @@ def test_shared_layers_and_tied_cores_stay_so_in_chains() -> None:
     assert not model[1][1].bias.requires_grad
 
 
+def test_layers_whose_weight_torch_reads_stay() -> None:
+    """In evaluation, torch's encoder layer reads `linear1.weight`; a dense layer has it, a chain has not."""
+    block = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+    block.linear1, block.self_attn.out_proj = oracle.compiled(tied(8, 12)), oracle.compiled(tied(8, 8))
+    done = tnmars.as_torch_(nn.Sequential(block))
+    assert done.stayed == {
+        "0.self_attn.out_proj": "nn.MultiheadAttention reads its weight, which a chain does not have",
+        "0.linear1": "nn.TransformerEncoderLayer reads its weight, which a chain does not have",
+    }
+    assert list(tnmars.as_torch_(block).stayed) == ["self_attn.out_proj", "linear1"]
+    x = torch.randn(3, 4, 8)
+    tnmars.to_dense_(block)
+    with torch.no_grad():
+        fast = block.eval()(x)
+    assert oracle.error(fast, block(x)) <= 1e-5
+
+
 def test_training_goes_on() -> None:
     model = tnmars.as_torch_(nn.Sequential(oracle.compiled(tied(6, 5)), nn.Tanh())).model
     x, y = torch.randn(32, 6), torch.randn(32, 5).tanh()

@@ -285,9 +285,10 @@ def test_kinds_with_names_of_their_own_stay_apart(tmp_path: Path) -> None:
 
 
 def test_source_of_a_layer_in_chunks(tmp_path: Path) -> None:
-    """A layer that computes a batch in chunks has further code, which its file does not need."""
+    """The file computes any batch at once."""
     graph = tnmars.families.tt("linear", inputs=(8, 8, 8), outputs=(8, 8, 8), rank=4)
     layer = oracle.compiled(graph, batch=4096)
+    assert layer.plan("train", 4096).chunk
     made = loaded(layer, tmp_path / "layer.py")["Layer"]()
     made.load_state_dict(layer.state_dict())
     x = torch.randn(5, 512)

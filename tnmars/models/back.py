@@ -21,6 +21,8 @@ from tnmars.pruning.prune_model import prune
 
 SAME = 1e-6
 """Two weights of the same cores that differ by less than this, relative to their norm, are one weight."""
+READERS = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Modules of torch that read `weight` of their layers instead of calling them; a chain has no weight."""
 
 
 def to_dense_(model: nn.Module, names: str | Iterable[str] | None = None) -> nn.Module:
@@ -231,6 +233,8 @@ def as_torch_(model: nn.Module) -> Converted:
             continue
         if layer not in made:
             parts = chain(layer if layer.masks is None else _pruned(layer))
+            if not isinstance(parts, str) and len(parts) > 1:
+                parts = _reader(model, [other for other, same in chosen.items() if same is layer]) or parts
             if isinstance(parts, str):
                 stayed[name] = parts
                 continue
@@ -238,6 +242,15 @@ def as_torch_(model: nn.Module) -> Converted:
         became[name] = _shown(made[layer])
     changed = _put(model, {name: made[layer] for name, layer in chosen.items() if layer in made})
     return Converted(changed, became, stayed)
+
+
+def _reader(model: nn.Module, names: Iterable[str]) -> str:
+    """The reason why a layer with these names must have a weight; empty if there is none."""
+    for name in names:
+        parent = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(parent, READERS) and parent is not model.get_submodule(name):
+            return f"nn.{type(parent).__name__} reads its weight, which a chain does not have"
+    return ""
 
 
 def _pruned(layer: TNModule) -> TNModule:
