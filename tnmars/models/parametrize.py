@@ -89,8 +89,9 @@ def parametrize_(
         >>> layer = tnmars.parametrize_(lstm, "weight_hh_l0", graph, init="glorot")
         >>> torch.equal(lstm.weight_hh_l0, layer.dense())
         True
-        >>> [key for key in lstm.state_dict() if "hh" in key and "bias" not in key]
-        ['parametrizations.weight_hh_l0.0.layer.cores.A', 'parametrizations.weight_hh_l0.0.layer.cores.B']
+        >>> print(*(key for key in lstm.state_dict() if "cores" in key), sep="\\n")
+        parametrizations.weight_hh_l0.0.layer.cores.A
+        parametrizations.weight_hh_l0.0.layer.cores.B
     """
     if sum(value is not None for value in (cores, init)) > 1:
         raise TnmarsError("cores and init are both given, but only one of them can be what the cores begin with.")
