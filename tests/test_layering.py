@@ -35,6 +35,7 @@ select
 layer
 timing
 training
+decomposing
 pruning
 compiler
 models

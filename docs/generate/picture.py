@@ -17,7 +17,7 @@ from rooms import Group, groups, uses
 ROWS = (
     (("ground",),),
     (("declare",), ("graph",), ("plan", "draw"), ("program",)),
-    (("select",), ("pruning",), ("training", "timing"), ("layer",)),
+    (("select",), ("pruning", "decomposing"), ("training", "timing"), ("layer",)),
     (("compiler", "models", "ship"), ("store",), ("fitting",), ("reporting",)),
     (("experiments",), ("bench",), ("cli",)),
 )

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from tnmars import spec
 from tnmars.compiler import compile
+from tnmars.decomposing.refine import Data
+from tnmars.decomposing.rewritten import cores_after
+from tnmars.decomposing.rows import values_at
+from tnmars.decomposing.tensors import Decomposition
 from tnmars.errors import GraphError, Problem, TnmarsError
-from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.refine import Data
-from tnmars.fitting.rows import values_at
 from tnmars.fitting.search import finished, pruned_only, search
 from tnmars.fitting.stage import Shown, gated, trained
 from tnmars.fitting.target import Target, as_tensor, target
@@ -26,7 +27,6 @@ from tnmars.graph import Edge, Graph, Json
 from tnmars.graph.kinds import Role
 from tnmars.graph.rewrite import drop_ones
 from tnmars.layer.module import TNModule
-from tnmars.pruning.follow import cores_after
 from tnmars.select import Annealed, Selector
 
 STEPS = 4000

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tnmars.fitting.decomposition import Decomposition, random_decomposition
+from tnmars.decomposing.refine import FLOOR, LARGE, Data, mean_square, refined
+from tnmars.decomposing.sweep import has_tree, hierarchical_svd
+from tnmars.decomposing.tensors import Decomposition, random_decomposition
 from tnmars.fitting.elimination import MORE, Fit, Record, eliminated, fitted, regrown, weighed
-from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
 from tnmars.fitting.room import limited, parameters, spare, widest, within
-from tnmars.fitting.trees import has_tree, hierarchical_svd
 from tnmars.graph import Graph
 
 Starter = Callable[[Graph, Data], Decomposition]

@@ -9,9 +9,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tnmars.decomposing.refine import Data
 from tnmars.files import write_text
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.refine import Data
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
 from tnmars.graph.difference import BondChange

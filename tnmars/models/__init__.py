@@ -1,1 +1,1 @@
-"""Whole models: parameters of any module that are rebuilt from the cores of a graph."""
+"""Whole models: from a trained model to a smaller one, and back."""

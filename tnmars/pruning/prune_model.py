@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
@@ -24,7 +25,7 @@ from tnmars.layer.distributed import from_first_rank, is_sharded, whole
 from tnmars.layer.module import TNModule, layers
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import Planner, choose
-from tnmars.pruning.follow import Change, Followed, check_state, cores_after, followed, replace_in_, vectors_after
+from tnmars.pruning.follow import Change, Followed, check_state, followed, replace_in_, vectors_after
 
 MOST_MERGERS = 64
 """The maximum number of mergers of two cores that are planned when a layer is simplified."""

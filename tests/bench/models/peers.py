@@ -1,0 +1,115 @@
+"""What one-line calls of other packages give at equal size: tensorly-torch and Torch-Pruning.
+
+torchao and PEFT do something else, which a note says instead of a figure. A package that is not installed, or a call
+that fails, is named with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from bench.models import baselines
+from bench.models.run import MATCHED, Asked, Recorder, add
+from bench.models.tasks import Task
+from torch import nn
+
+NOTES = (
+    (
+        "torchao: quantizes weights and keeps their number, so there is no figure at equal parameters. "
+        "`quantize_(model, Int8WeightOnlyConfig())` changes Linear layers and leaves convolutions alone. "
+        "It combines with compression: `tnmars.as_torch_` gives layers that it accepts."
+    ),
+    "PEFT: adds adapters to layers that stay as they are, for training; it does not compress.",
+)
+Peer = Callable[[Task, nn.Module, float], nn.Module]
+
+
+def _swapped(task: Task, dense: nn.Module, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    small = copy.deepcopy(dense)
+    for name in task.names(dense):
+        where, _, leaf = name.rpartition(".")
+        setattr(small.get_submodule(where), leaf, make(dense.get_submodule(name)))
+    return small.eval()
+
+
+def _tensorly(family: str) -> Peer:
+    def build(task: Task, dense: nn.Module, ratio: float) -> nn.Module:
+        import_module("tensorly").set_backend("pytorch")
+        package = import_module("tltorch")
+
+        def make(layer: nn.Module) -> Any:
+            given = dict(rank=1 / ratio, factorization=family, implementation="factorized")
+            if isinstance(layer, nn.Linear):
+                kind = {"tt": "blocktt"}.get(family, family)
+                return package.FactorizedLinear.from_linear(layer, **{**given, "factorization": kind})
+            return package.FactorizedConv.from_conv(layer, **given)
+
+        return _swapped(task, dense, make)
+
+    return build
+
+
+def _pruned(task: Task, dense: nn.Module, ratio: float) -> nn.Module:
+    """Channels inside the blocks: those of the sums are padded by a fixed number in the shortcuts, so they stay."""
+    package = import_module("torch_pruning")
+    small = copy.deepcopy(dense).to(memory_format=torch.contiguous_format)
+    inner = [layer for name, layer in small.named_modules() if name.startswith("layer") and name.endswith("conv1")]
+    if not inner:
+        raise NotImplementedError("only the blocks of ResNet have channels that can go without others")
+    outer = [m for m in small.modules() if isinstance(m, (nn.Conv2d, nn.Linear)) and all(m is not i for i in inner)]
+    pruner = package.pruner.BasePruner(
+        small,
+        task.example(1),
+        importance=package.importance.GroupMagnitudeImportance(),
+        pruning_ratio=1 - 1 / ratio,
+        ignored_layers=outer,
+    )
+    pruner.step()
+    return small.eval()
+
+
+PEERS: dict[str, Peer] = {
+    "tensorly-torch from_conv, tucker": _tensorly("tucker"),
+    "tensorly-torch from_conv, cp": _tensorly("cp"),
+    "tensorly-torch from_conv, tt": _tensorly("tt"),
+    "Torch-Pruning, magnitude": _pruned,
+}
+
+
+def run_peers(task: Task, asked: Asked) -> Iterator[str | dict[str, Any]]:
+    """A record for each peer that works, and a note for each that does not."""
+    recorder = Recorder(asked.json)
+    dense = task.network()
+    add(recorder, task, dense, dense, "dense", 1.0, None, task.scores(dense, dense), 0.0)
+    yield recorder.records[-1]
+    for ratio in asked.ratios or (2.0,):
+        for name, build in PEERS.items():
+            torch.manual_seed(asked.seeds[0])
+            start = time.process_time()
+            try:
+                with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+                    warnings.simplefilter("ignore")
+                    small = build(task, dense, ratio)
+                    scores = task.scores(small, dense)
+            except Exception as error:  # whatever another package raises is the reason that is reported
+                yield f"{name} at {ratio:g}x: no figure, {type(error).__name__}: {error}"
+                continue
+            spent = time.process_time() - start
+            add(recorder, task, dense, small, name, ratio, None, scores, spent)
+            yield recorder.records[-1]
+            if asked.epochs:
+                samples: Any = task.matching(asked.seeds[0])
+                start = time.process_time()
+                baselines.match(small, dense, iter(samples), int(asked.share * len(samples)), **task.matched)
+                spent = time.process_time() - start
+                add(recorder, task, dense, small, name + MATCHED, ratio, None, task.scores(small, dense), spent)
+                yield recorder.records[-1]
+    yield from NOTES
