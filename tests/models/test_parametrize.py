@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import oracle
 import pytest
@@ -330,33 +327,22 @@ def test_beside_a_parametrization_of_torch() -> None:
 # --- how cores begin, and mistakes -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def decomposing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, object]]]:
-    """A stand-in for `tnmars.decompose`, and the keywords that it is called with."""
-    calls: list[dict[str, object]] = []
-
-    def decompose(weight: Tensor, graph: tnmars.Graph, **keywords: object) -> SimpleNamespace:
-        calls.append(keywords)
-        rank = keywords["ranks"] or min(weight.shape)
-        cores = cores_of(weight)
-        cut = {"A": cores["A"][:, :rank], "B": cores["B"][:rank]}
-        return SimpleNamespace(graph=matrix(weight.shape, rank), cores=cut)
-
-    room, module = ModuleType("tnmars.decomposing"), ModuleType("tnmars.decomposing.decompose")
-    module.decompose = decompose
-    monkeypatch.setitem(sys.modules, room.__name__, room)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    yield calls
-
-
-def test_cores_begin_with_the_present_weight(decomposing: list[dict[str, object]]) -> None:
-    lstm = nn.LSTM(6, 8)
+def test_cores_begin_with_the_present_weight() -> None:
+    lstm = nn.LSTM(6, 8).double()
     before = lstm.weight_hh_l0.detach().clone()
-    layer = tnmars.parametrize_(lstm, "weight_hh_l0", matrix((32, 8), 8), ranks=8, seed=3)
-    assert torch.allclose(lstm.weight_hh_l0, before, atol=1e-5)
-    assert layer.graph.bonds["r"].size == 8
-    (keywords,) = decomposing
-    assert keywords == dict(ranks=8, error=None, energy=None, parameters=None, metric=None, seed=3)
+    tnmars.parametrize_(lstm, "weight_hh_l0", matrix((32, 8), 8))
+    assert oracle.error(lstm.weight_hh_l0, before) <= 1e-10
+    kernel = nn.Conv2d(6, 8, 3).double()
+    wanted = kernel.weight.detach().clone()
+    tnmars.parametrize_(kernel, "weight", "tucker2", error=1e-6)
+    assert oracle.error(kernel.weight, wanted) <= 1e-6
+    before = lstm.weight_ih_l0.detach().clone()
+    layer = tnmars.parametrize_(lstm, "weight_ih_l0", "lowrank", ranks=3)
+    left, values, right = torch.linalg.svd(before, full_matrices=False)
+    assert oracle.error(lstm.weight_ih_l0, left[:, :3] * values[:3] @ right[:3]) <= 1e-10
+    assert layer.graph.bonds["r"].size == 3
+    with pytest.raises(TnmarsError, match="no ranks are given for family 'lowrank'"):
+        tnmars.parametrize_(nn.Linear(4, 4), "weight", "lowrank")
 
 
 def test_what_does_not_train_stays_so_and_devices_are_kept() -> None:

@@ -19,6 +19,7 @@ from tnmars import TnmarsError
 from tnmars.layer.module import layers
 from tnmars.models.parametrize import restore_
 from tnmars.program import choice
+from tnmars.store.prune_file import prune_file
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +174,19 @@ assert torch.equal(lstm(held["x"])[0], held["y"])
 assert len(tnmars.keep(lstm)) == 2
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_is_pruned_without_the_model(tmp_path: Path) -> None:
+    lstm = gated(tnmars.Mars()).eval()
+    for _, layer in layers(lstm):
+        set_gates(layer, {"r": torch.tensor([9.0, -9.0, 9.0, 9.0, -9.0])})
+    tnmars.save(lstm, tmp_path / "a")
+    pruned = prune_file(tmp_path / "a", tmp_path / "b")
+    assert [layer.graph.bonds["r"].size for layer in pruned] == [3, 3]
+    fresh = tnmars.load_into(nn.LSTM(6, 8).double().eval(), tmp_path / "b")
+    x = torch.randn(5, 4, 6, dtype=torch.float64)
+    assert oracle.error(fresh(x)[0], lstm(x)[0]) <= 1e-10
+    assert tnmars.summary(fresh).layers[0].is_rebuilt
 
 
 def test_what_does_not_fit_is_reported(tmp_path: Path) -> None:

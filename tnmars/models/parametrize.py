@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from tnmars import spec
+from tnmars import families, spec
 from tnmars.compiler import compile
+from tnmars.decomposing.decompose import decompose
+from tnmars.decomposing.metric import Metric
 from tnmars.errors import ShapeError, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.layer.cores import Cores
@@ -43,7 +44,7 @@ def parametrize_(
     error: float | None = None,
     energy: float | None = None,
     parameters: int | None = None,
-    metric: Any = None,
+    metric: Metric | None = None,
     seed: int = 0,
 ) -> TNModule:
     """Rebuilds a parameter of a module from the cores of a graph, in place, and returns the layer that has the cores.
@@ -61,7 +62,8 @@ def parametrize_(
         name: The name of the parameter, such as `"weight_hh_l0"`; in a model `"encoder.lstm.weight_hh_l0"`. If the
             model has the same parameter in several places, it stays tied: all of them take it from the same cores.
         graph: A graph whose dense weight has the shape of the parameter, or the path of a spec file: of kind `linear`
-            for a matrix (outputs, inputs), `conv` for a kernel, or `tensor`. It needs no bias.
+            for a matrix (outputs, inputs), `conv` for a kernel, or `tensor`. It needs no bias. Or the name of a family,
+            such as `"lowrank"`, with one of `ranks`, `error`, `energy` and `parameters`.
         selector: The rule that learns the ranks, as in `tnmars.compile`.
         open_only: Whether a training step contracts only the slices whose gates are open.
         cores: The cores to begin with, by name. By default they are computed from the present value of the parameter,
@@ -89,8 +91,9 @@ def parametrize_(
         >>> layer = tnmars.parametrize_(lstm, "weight_hh_l0", graph, init="glorot")
         >>> torch.equal(lstm.weight_hh_l0, layer.dense())
         True
-        >>> [key for key in lstm.state_dict() if "hh" in key and "bias" not in key]
-        ['parametrizations.weight_hh_l0.0.layer.cores.A', 'parametrizations.weight_hh_l0.0.layer.cores.B']
+        >>> print(*(key for key in lstm.state_dict() if "cores" in key), sep="\\n")
+        parametrizations.weight_hh_l0.0.layer.cores.A
+        parametrizations.weight_hh_l0.0.layer.cores.B
     """
     if sum(value is not None for value in (cores, init)) > 1:
         raise TnmarsError("cores and init are both given, but only one of them can be what the cores begin with.")
@@ -100,7 +103,7 @@ def parametrize_(
         raise TnmarsError(f"{given[0]} is for cores that are computed from the parameter, not for given or drawn ones.")
     owner, key = _owner(module, name)
     value = _parameter(owner, key, name)
-    declared = _without_bias(graph if isinstance(graph, Graph) else spec.load(graph))
+    declared = _without_bias(_declared(graph, value, any(key != "metric" for key in given)))
     if declared.dense_shape != tuple(value.shape):
         raise ShapeError(_misfit(owner, name, value, declared))
     if cores is None and init is None and not value.is_meta:
@@ -183,6 +186,21 @@ def _parameter(owner: nn.Module, key: str, name: str) -> nn.Parameter:
     return value
 
 
+def _declared(graph: Graph | str | Path, value: Tensor, has_target: bool) -> Graph:
+    """The graph that is meant; that of a family has bonds of size 1, and gets its ranks from the target."""
+    if isinstance(graph, Graph):
+        return graph
+    if graph not in families.FAMILIES:
+        return spec.load(graph)
+    if not has_target:
+        hint = "Give one of ranks=8, error=0.1, energy=0.9 or parameters=10_000."
+        raise TnmarsError(f"no ranks are given for family '{graph}'. Nothing was changed.\n  {hint}")
+    if not 2 <= value.dim() <= 5:
+        raise ShapeError(f"a parameter of shape {tuple(value.shape)} is neither a matrix nor a kernel: give a graph.")
+    outside, inside, *kernel = value.shape
+    return families.of_layer(str(graph), "conv" if kernel else "linear", inside, outside, kernel=kernel, rank=1)
+
+
 def _without_bias(graph: Graph) -> Graph:
     """The graph of the weight alone."""
     if not graph.has_bias:
@@ -214,8 +232,7 @@ def _check_cores(graph: Graph, cores: Mapping[str, Tensor]) -> None:
 
 def _start(weight: Tensor, graph: Graph, targets: Mapping[str, Any], seed: int) -> tuple[Graph, Mapping[str, Tensor]]:
     """The graph with its ranks, and cores whose weight is close to a given one."""
-    decomposing = import_module("tnmars.decomposing.decompose")
-    start = decomposing.decompose(weight, graph, seed=seed, **targets)
+    start = decompose(weight, graph, seed=seed, **targets)
     return start.graph, start.cores
 
 
