@@ -39,6 +39,17 @@ class Aim:
             raise TnmarsError(f"parameters is {wanted!r}, but must be a whole number of at least 1.")
 
     @property
+    def name(self) -> str:
+        """The name of what is given, or an empty text."""
+        return next(
+            (name for name in ("ranks", "error", "energy", "parameters") if getattr(self, name) is not None), ""
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.name
+
+    @property
     def tolerance(self) -> float | None:
         """The relative error that is allowed, or `None` if the aim is another."""
         if self.energy is not None:
