@@ -97,8 +97,8 @@ def test_cutting_a_ring_in_canonical_form_loses_less_than_cutting_it_as_it_is() 
                     wide = torch.tensordot(wide, turn, dims=([axis], [0])).movedim(-1, axis)
             cores[name] = wide
         full = whole(graph, cores)
-        for what, given in (("as it is", cores), ("canonical", canonical(graph, cores).cores)):
-            cut = {name: value[tuple(slice(s) for s in small.cores[name])] for name, value in given.items()}
+        for what, form in (("as it is", cores), ("canonical", canonical(graph, cores).cores)):
+            cut = {name: value[tuple(slice(s) for s in small.cores[name])] for name, value in form.items()}
             lost[what] += float(np.linalg.norm(whole(small, cut) - full) / np.linalg.norm(full))
     assert lost["canonical"] < 0.2 * lost["as it is"]
 

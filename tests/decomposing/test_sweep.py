@@ -10,31 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import EXACT
+from kit import EXACT, normal, second_moment
 from strategies import cases, graphs
-from torch import Tensor
 
 from tnmars import Graph, families, network
-from tnmars.decomposing.decompose import Decomposed, decompose
+from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.spectra import spectra
 
 LAYERS = ("linear", "conv", "embedding")
-
-
-def weight_of(found: Decomposed) -> Tensor:
-    """The weight in torch's layout, by one naive einsum."""
-    whole = oracle.tensor(found.graph, {name: core.numpy() for name, core in found.cores.items()}, optimize=True)
-    return oracle.dense(replace(found.graph, options=()), torch.tensor(whole))
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def second_moment(size: int, samples: int, seed: int = 0) -> Tensor:
-    drawn = normal(samples, size, seed=seed) @ normal(size, size, seed=seed + 1)
-    return drawn.T @ drawn / samples
 
 
 def closed_form(weight: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, rank: int) -> tuple[np.ndarray, float]:
@@ -64,12 +48,12 @@ def test_low_rank_in_a_metric_is_the_closed_form(
     graph = families.lowrank("linear", inputs=(columns,), outputs=(rows,), rank=5)
     found = decompose(weight, graph, metric=metric)
     expected, loss = closed_form(weight.numpy(), inputs.numpy(), outputs.numpy(), 5)
-    assert np.linalg.norm(weight_of(found).numpy() - expected) <= EXACT * np.linalg.norm(expected)
+    assert np.linalg.norm(oracle.rebuilt(found).numpy() - expected) <= EXACT * np.linalg.norm(expected)
     assert found.metric_error == pytest.approx(loss, rel=1e-9)
     assert found.bound == pytest.approx(loss, rel=1e-9)
     full = decompose(weight, graph, ranks=40, metric=metric)
     assert full.ranks == {"r": min(rows, columns)}
-    assert oracle.error(weight_of(full), weight) < EXACT
+    assert oracle.error(oracle.rebuilt(full), weight) < EXACT
 
 
 def test_spectra_of_a_metric_are_what_a_cut_loses() -> None:
@@ -91,5 +75,5 @@ def test_a_forest_is_found_again_at_its_own_ranks(graph: Graph, seed: int) -> No
     weight = oracle.dense(replace(graph, options=()), oracle.whole(graph, cores))
     found = decompose(weight, graph)
     if not graph.padding:  # the planted weight is not zero where there is padding
-        assert oracle.error(weight_of(found), weight) < EXACT
+        assert oracle.error(oracle.rebuilt(found), weight) < EXACT
     assert found.bound is not None and found.error <= found.bound + EXACT

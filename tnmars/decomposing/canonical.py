@@ -179,11 +179,13 @@ def _widened(matrix: Tensor, width: int, axis: int) -> Tensor:
 
 def _along(value: Tensor, axis: int, matrix: Tensor) -> Tensor:
     """The tensor with a matrix multiplied to an axis, whose index is the matrix's second."""
-    return torch.tensordot(value, matrix, dims=([axis], [1])).movedim(-1, axis)
+    result: Tensor = torch.tensordot(value, matrix, dims=([axis], [1])).movedim(-1, axis)
+    return result
 
 
 def _scaled(value: Tensor, axis: int, factors: Tensor) -> Tensor:
-    return (value.movedim(axis, -1) * factors).movedim(-1, axis)
+    result: Tensor = (value.movedim(axis, -1) * factors).movedim(-1, axis)
+    return result
 
 
 def _other(term: Term, bond: str, core: str) -> str:
@@ -247,7 +249,8 @@ def _norm(axes: Mapping[str, Labels], cores: Mapping[str, Tensor]) -> float:
 
 def _balance(values: dict[str, Tensor], axes: Mapping[str, Labels], ends: list[str], bond: str) -> Tensor:
     """Gives each slice of a bond the same norm on all its ends; returns the products of these norms."""
-    norms = [values[name].movedim(axes[name].index(bond), 0).flatten(1).norm(dim=1) for name in ends]
+    first = [values[name].movedim(axes[name].index(bond), 0) for name in ends]
+    norms = [value.reshape(len(value), -1).norm(dim=1) for value in first]
     whole = torch.stack(norms).prod(0)
     common = torch.stack([norm.clamp(min=1e-300).log() for norm in norms]).mean(0).exp()
     for name, norm in zip(ends, norms, strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor
 from tnmars.decomposing.als import Goal, alternated
 from tnmars.decomposing.evbmf import evbmf_rank
 from tnmars.decomposing.factors import Weighting
-from tnmars.decomposing.growing import by_error, by_parameters
+from tnmars.decomposing.growing import by_error, by_parameters, out_of_reach
 from tnmars.decomposing.layout import by_modes, checked, in_torch
 from tnmars.decomposing.metric import Metric, weighting
 from tnmars.decomposing.ranks import EVBMF, Aim, Ranks, Within, given_sizes, sizes_for_parameters
@@ -25,6 +25,8 @@ from tnmars.graph import Graph
 
 ROUNDS, GAIN = 12, 1e-3
 """On a tree whose metric does not split: rounds over all cores, and the share of the loss below which they stop."""
+ROUNDING = 1e-9
+"""An error above the target by less than this meets it."""
 TIGHTER = 20
 """How often a sweep is repeated with less to discard, if its error is above the target."""
 
@@ -167,16 +169,24 @@ def _swept(task: Task) -> Decomposed:
     tolerance = task.aim.tolerance
     rule = _rule(task)
     swept = sweep(task.graph, task.values, rule, task.metric)
-    if swept.is_bound or task.metric is None or task.metric.responses is not None:
-        return _result(task, swept.decomposition, swept)
-    found = _improved(task, swept)
-    for _ in range(TIGHTER):
-        if tolerance is None or found.metric_error is None or found.metric_error <= tolerance:
+    is_final = swept.is_bound or task.metric is None or task.metric.responses is not None
+    found = _result(task, swept.decomposition, swept) if is_final else _improved(task, swept)
+    if tolerance is None:
+        return found
+    for _ in range(0 if is_final else TIGHTER):
+        if _counted(found) <= tolerance:
             break
         assert isinstance(rule, Within)
         rule = Within(0.6 * rule.allowed, rule.bonds)
         found = _improved(task, sweep(task.graph, task.values, rule, task.metric))
+    if _counted(found) > tolerance + ROUNDING:
+        raise out_of_reach(tolerance, _counted(found), found.parameters)
     return found
+
+
+def _counted(found: Decomposed) -> float:
+    """The error that targets refer to."""
+    return found.error if found.metric_error is None else found.metric_error
 
 
 def _improved(task: Task, swept: Swept) -> Decomposed:
@@ -241,8 +251,8 @@ def _searched(task: Task) -> Decomposed:
 
 def _result(task: Task, found: Decomposition, swept: Swept | None) -> Decomposed:
     difference = dense(found.graph, found.cores) - task.values
-    real = _real(task.graph, difference)
-    norm = float(task.values.norm())
+    if task.graph.padding:  # what the cores give there does not count
+        difference = by_modes(task.graph, in_torch(task.graph, difference))
     total = task.total
     lost = swept.lost if swept is not None else 0.0
     metric_error = None
@@ -253,16 +263,11 @@ def _result(task: Task, found: Decomposition, swept: Swept | None) -> Decomposed
     return Decomposed(
         found.graph,
         found.cores,
-        _relative(float(real.norm()), norm),
+        _relative(float(difference.norm()), float(task.values.norm())),
         metric_error,
         _relative(lost**0.5, total**0.5) if is_bound else None,
         dict(swept.discarded) if swept is not None else {},
     )
-
-
-def _real(graph: Graph, values: Tensor) -> Tensor:
-    """The entries of a tensor with one axis per mode that are not padding."""
-    return in_torch(graph, values) if graph.padding else values
 
 
 def _relative(value: float, norm: float) -> float:

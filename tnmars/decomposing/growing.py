@@ -18,8 +18,8 @@ TRIAL, SETTLE = 6, 25
 """Rounds over all cores that show what a wider bond gains, and that follow the decision."""
 STRIDE = 8
 """A bond grows by this part of its size, or by 1."""
-FRESH = 3
-"""Random starts that are tried at every size, beside the grown decomposition."""
+FRESH, NEWTON = 3, 12
+"""Starts that are tried at every size, the grown decomposition among them, and Gauss-Newton steps of each."""
 
 
 def grown(
@@ -53,12 +53,15 @@ class Grower:
             if wider is None:
                 break
             found = self._settled(wider.graph, wider)
-        return found
+        last = searched(
+            found.decomposition.graph, self.goal, Search(self.search.seed, 1, self.search.steps), found.decomposition
+        )
+        return last if last.loss < found.loss else found
 
     def _settled(self, graph: Graph, start: Decomposition | None) -> Found:
         """The decomposition of these sizes: from the one before, and from a few random starts."""
-        few = Search(int(torch.randint(2**31, (), generator=self.search.random)), FRESH, SETTLE)
-        found = searched(graph, self.goal, few, start)
+        seed = int(torch.randint(2**31, (), generator=self.search.random))
+        found = searched(graph, self.goal, Search(seed, FRESH, SETTLE, newton=NEWTON), start)
         self.search.saw((found.loss / max(self.goal.total, 1e-300)) ** 0.5)
         return found
 
@@ -94,11 +97,14 @@ def by_error(graph: Graph, goal: Goal, search: Search, tolerance: float) -> Foun
     total, most = goal.total, max(goal.values.numel(), count(with_sizes(graph, dict.fromkeys(graph.bonds, 1))).cores)
     found = Grower(goal, search, most).grow(graph, lambda found: found.loss <= tolerance**2 * total)
     if found.loss > tolerance**2 * total:
-        reached = (found.loss / total) ** 0.5
-        text = f"a relative error of {tolerance:g} is out of reach: the graph gives {reached:.3g} with "
-        text += f"{found.decomposition.parameters:,} parameters, and may have no more than the weight has entries."
-        raise TnmarsError(Problem(text, "Allow a larger error, or use another graph."))
+        raise out_of_reach(tolerance, (found.loss / total) ** 0.5, found.decomposition.parameters)
     return found
+
+
+def out_of_reach(tolerance: float, reached: float, parameters: int) -> TnmarsError:
+    """The error for a target that a graph does not reach with as many parameters as the weight has entries."""
+    text = f"a relative error of {tolerance:g} is out of reach: the graph gives {reached:.3g} with {parameters:,} "
+    return TnmarsError(Problem(f"{text}parameters.", "Allow a larger error, or use another graph."))
 
 
 def by_parameters(graph: Graph, goal: Goal, search: Search, most: int) -> Found:

@@ -104,7 +104,7 @@ def shrinkage(matrix: Tensor, samples: int | None) -> float:
     """The share of a multiple of the identity that replaces a second moment from a number of samples.
 
     >>> shrinkage(torch.diag(torch.tensor([4.0, 1.0])), 10), shrinkage(torch.eye(3), 10), shrinkage(torch.eye(3), None)
-    (0.5050505050505051, 1.0, 0.0)
+    (0.5555555555555556, 1.0, 0.0)
     """
     if samples is None:
         return 0.0

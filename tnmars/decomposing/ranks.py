@@ -39,6 +39,17 @@ class Aim:
             raise TnmarsError(f"parameters is {wanted!r}, but must be a whole number of at least 1.")
 
     @property
+    def name(self) -> str:
+        """The name of what is given, or an empty text."""
+        return next(
+            (name for name in ("ranks", "error", "energy", "parameters") if getattr(self, name) is not None), ""
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.name
+
+    @property
     def tolerance(self) -> float | None:
         """The relative error that is allowed, or `None` if the aim is another."""
         if self.energy is not None:
@@ -53,7 +64,7 @@ def _check_share(name: str, value: float | None, least: float) -> None:
         raise TnmarsError(f"{name} is {value!r}, but must be a number from {least:g} to 1.")
 
 
-def given_sizes(graph: Graph, ranks: Ranks | None) -> dict[str, int]:
+def given_sizes(graph: Graph, ranks: object) -> dict[str, int]:
     """The sizes of all bonds: the graph's, or as given.
 
     Raises `TnmarsError` for a bond that is not there, a wrong number of sizes, or a size below 1.
@@ -70,13 +81,16 @@ def given_sizes(graph: Graph, ranks: Ranks | None) -> dict[str, int]:
             if name not in own:
                 hint = f"Bonds: {listing(list(own))}.{nearest(str(name), own)}"
                 raise TnmarsError(Problem(f"ranks names bond '{name}', which the graph does not have.", hint))
-    elif isinstance(ranks, (list, tuple)):
+    elif isinstance(ranks, Sequence):
         if len(ranks) != len(own):
             text = f"ranks has {len(ranks)} sizes, but the graph has {len(own)} bonds."
             raise TnmarsError(Problem(text, f"Give one for each bond, in this order: {listing(list(own))}."))
         found = dict(zip(own, ranks, strict=True))
-    else:
+    elif isinstance(ranks, int):
         found = dict.fromkeys(own, ranks)
+    else:
+        text = f"ranks is {ranks!r}, but must be a number, a table of bonds, a list, or '{EVBMF}'."
+        raise TnmarsError(text)
     for name, size in found.items():
         if not is_int(as_int(size)) or size < 1:
             raise TnmarsError(f"ranks has {size!r} for bond '{name}', but must have a whole number of at least 1.")

@@ -40,6 +40,7 @@ class Search:
     starts: int = STARTS
     steps: int = STEPS
     watch: Watch | None = None
+    newton: int = NEWTON
     random: torch.Generator = field(init=False)
     count: int = 0
 
@@ -78,22 +79,24 @@ def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None)
     ends: list[Found] = []
     for at in range(search.starts):
         start = first if at == 0 and first is not None else random_decomposition(graph, search.random)
-        ends.append(climbed(start, goal, search.steps))
+        ends.append(climbed(start, goal, search.steps, search.newton))
         least = min(found.loss for found in ends)
         search.saw(_relative(least, total))
         same = sum(found.loss <= (1.0 + SAME) * least for found in ends)
         if least <= DONE**2 * total or same >= AGREE or not graph.bonds:
             break
     best = min(ends, key=lambda found: found.loss)
-    return best if best.loss <= DONE**2 * total else climbed(best.decomposition, goal, 2 * search.steps, gain=1e-7)
+    if best.loss <= DONE**2 * total or search.newton < NEWTON:
+        return best
+    return climbed(best.decomposition, goal, 2 * search.steps, 2 * NEWTON, gain=1e-7)
 
 
-def climbed(start: Decomposition, goal: Goal, steps: int, *, gain: float = 1e-4) -> Found:
+def climbed(start: Decomposition, goal: Goal, steps: int, newton: int, *, gain: float = 1e-4) -> Found:
     """The decomposition after alternating least squares, and after steps on all cores at once if it is small."""
     found = Found(*alternated(start, goal, steps, gain=gain))
     if goal.metric is not None or found.decomposition.parameters > LARGE:
         return found
-    moved, mean = refined(found.decomposition, Data(goal.values), NEWTON, gain=gain)
+    moved, mean = refined(found.decomposition, Data(goal.values), newton, gain=gain)
     loss = mean * goal.values.numel()
     return Found(moved, loss) if loss < found.loss else found
 
