@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 FLOOR = 1e-6
 """Eigenvalues of G are at least this fraction of the largest."""
+PROJECTIONS = 4
+"""Random projections of the outputs for each batch; with one, ResNet-20 at 3x varies by 8 points between seeds."""
 Ranks = dict[str, int | None]
 """The rank of each layer; None keeps it dense."""
 
@@ -52,7 +54,9 @@ def moments(network: nn.Module, names: Sequence[str], batches: Iterable[Tensor],
     source = torch.Generator().manual_seed(seed)
     for batch in batches:
         outputs = network(batch)
-        (outputs * torch.randn(outputs.shape, generator=source)).sum().backward()
+        for number in range(PROJECTIONS):
+            direction = torch.randn(outputs.shape, generator=source)
+            outputs.backward(direction, retain_graph=number + 1 < PROJECTIONS)
         network.zero_grad()
     for hook in hooks:
         hook.remove()

@@ -42,7 +42,7 @@ class Task:
     whole: bool = False
     """Whether ratios refer to all parameters of the network; else they refer to those of the layers."""
     matched: dict[str, Any] = field(default_factory=dict)
-    """Options of matching."""
+    """Options of the prototype's matching."""
 
     def names(self, network: nn.Module) -> list[str]:
         """The names of the layers that are compressed."""
@@ -177,7 +177,7 @@ def _calibration_frames(seed: int) -> list[Tensor]:
 
 
 def _matching_frames(seed: int) -> data.Frames:
-    return data.Frames(data.tones(MATCHING_FRAMES, APART + seed)[0], 32, data.generator(seed))
+    return data.Frames(data.tones(MATCHING_FRAMES, APART + seed)[0], 16, data.generator(seed))
 
 
 @cache
@@ -213,6 +213,7 @@ TASKS = {
             example=lambda batch: data.tones(batch, TEST_SEED)[0],
             ratios=(4.0,),
             whole=True,
+            matched={"rate": 0.03, "relative": True},
         ),
     )
 }
