@@ -74,10 +74,9 @@ def _unmatched(pattern: str, known: list[str], refused: Mapping[str, str]) -> Pr
         return Problem(f"'{pattern}' matches only layers that cannot be decomposed: '{name}': {why}.")
     bare = re.sub(r"[^A-Za-z0-9_.]", "", pattern.removeprefix("re:"))
     near = [name for name in known if bare and (bare in name or name.rpartition(".")[2] in bare)]
-    shown = listing(near[:8] or known)
-    return Problem(
-        f"'{pattern}' matches no layer of the model.", f"Layers that could be meant: {shown}.{nearest(pattern, known)}"
-    )
+    guess = "" if near else nearest(pattern, known)
+    hint = f"Layers that could be meant: {listing(near[:8] or known)}.{guess}"
+    return Problem(f"'{pattern}' matches no layer of the model.", hint)
 
 
 def candidates(target: object, layer: DenseLayer, name: str) -> list[Candidate]:

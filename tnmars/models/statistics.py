@@ -251,13 +251,13 @@ def collect(
     found = Collected(layers, weights or {})
     kept = {id(entry.weight) for entry in found.weights.values()}
     with quiet(model, kept), torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+        noise = torch.Generator().manual_seed(seed)  # its own, because models and data may draw numbers too
         for at, batch in enumerate(data):
             with watched(model, layers):
                 outputs = primary(_called(model, batch, at))
                 _check(outputs, at)
                 for left in reversed(range(PROBES)):
-                    loss: Tensor = sum((value * torch.randn_like(value)).sum() for value in outputs)  # type: ignore[assignment]
+                    loss: Tensor = sum((value * _normal(value, noise)).sum() for value in outputs)  # type: ignore[assignment]
                     if loss.requires_grad:
                         loss.backward(retain_graph=left > 0)  # type: ignore[no-untyped-call]
                     for single in found.weights.values():
@@ -275,6 +275,10 @@ def collect(
                 watch(at)
     found.power /= max(1, found.samples)
     return found
+
+
+def _normal(like: Tensor, noise: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=noise, dtype=like.dtype).to(like.device)
 
 
 def _called(model: nn.Module, batch: Batch, at: int) -> Any:
