@@ -286,7 +286,9 @@ def test_a_layer_that_is_called_twice() -> None:
 @pytest.mark.parametrize("inplace", [False, True])
 def test_activations_in_place_change_nothing(inplace: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace), nn.Linear(6, 5), nn.ReLU(inplace), nn.Linear(5, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(inplace), nn.Linear(6, 5), nn.ReLU(inplace), nn.Linear(5, 2)
+    ).double()
     x = torch.randn(20, 4, dtype=F64)
     found = gathered(model, [x], "0", "2", "4")
     hidden = x
