@@ -179,7 +179,7 @@ def random_model(seed: int) -> tuple[nn.Module, Tensor]:
 
 
 def one_slice(plan: tnmars.CompressionPlan, unit: str, x: Tensor, model: nn.Module) -> float:
-    """The least that one slice more of some bond, or a layer that stays dense, would cost."""
+    """The most that one slice more of some bond would cost."""
     found = []
     for entry in plan.chosen:
         for name, bond in entry.graph.bonds.items():
@@ -189,7 +189,6 @@ def one_slice(plan: tnmars.CompressionPlan, unit: str, x: Tensor, model: nn.Modu
             else:
                 layer = tnmars.compile(graph, batch=entry.batch, image=entry.image)
                 found.append(macs(nn.Sequential(layer), seen_by_layer(model, entry.name, x)) - entry.after.macs)
-        found.append(getattr(entry.before, unit) - getattr(entry.after, unit))
     return max(found, default=0.0)
 
 
