@@ -9,6 +9,7 @@ from typing import Any
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count
 from tnmars.graph.difference import BondChange, finite
+from tnmars.models.plan import CompressionPlan
 from tnmars.program.explain import Explained
 from tnmars.reporting.metrics import Metric
 
@@ -150,6 +151,8 @@ class Report:
     notes: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     """What the model is for, before and after."""
+    plan: CompressionPlan | None = None
+    """How the model was compressed, if it was."""
 
     @property
     def prefix(self) -> str:
@@ -172,6 +175,7 @@ class Report:
             "layers": [_layer_data(layer) for layer in self.layers],
             "versions": dict(self.versions),
             "notes": list(self.notes),
+            **({} if self.plan is None else {"plan": self.plan.as_json()}),
         }
 
 
