@@ -6,7 +6,7 @@ from tnmars.models.plan import CompressionPlan, WeightPlan
 from tnmars.reporting.markup import Html, Row, number, ratio, row, table, tag, text
 from tnmars.text.numbers import brief, dashed
 
-HEADS = ("Weight", "family", "ranks", "parameters", "fewer", "MACs", "predicted ms", "change of the outputs")
+HEADS = ("Weight", "family", "ranks", "parameters", "fewer", "MACs", "ms", "change")
 
 
 def plan_section(plan: CompressionPlan | None) -> Html:
@@ -15,9 +15,11 @@ def plan_section(plan: CompressionPlan | None) -> Html:
         return Html("")
     shown = table(HEADS, [*map(_line, plan.weights), _sum(plan)], "Compression plan")
     words = (
-        f"Budget: {plan.budget}, for the whole model. The last column is the expected squared change of the model's "
-        "outputs, relative to their squared norm. It is computed from the calibration data before any fine-tuning."
+        f"Budget: {plan.budget}, for the whole model. Times are predicted. The last column is the expected squared "
+        "change of the model's outputs, relative to their squared norm, without fine-tuning."
     )
+    if plan.measured is not None:
+        words += f" On data that were held out, the outputs changed by {plan.measured:.2%}."
     if plan.statistics:
         words += " Normalization statistics were re-estimated on the calibration data."
     parts = [tag("h2", text("Compression plan")), shown, tag("p", text(words), class_="hint")]
@@ -45,15 +47,14 @@ def _line(entry: WeightPlan) -> Row:
 
 
 def _sum(plan: CompressionPlan) -> Row:
-    changed = f"{plan.expected:.2%}" + ("" if plan.measured is None else f"; measured {plan.measured:.2%}")
     cells = (
         "whole model",
         "",
         "",
         f"{number(round(plan.parameters.before))} → {number(round(plan.parameters.after))}",
-        f"{plan.parameters.ratio:.2f}x",
+        ratio(round(plan.parameters.before), round(plan.parameters.after)),
         f"{brief(round(plan.macs.before))} → {brief(round(plan.macs.after))}",
         f"{plan.ms.before:.3g} → {plan.ms.after:.3g}",
-        changed,
+        f"{plan.expected:.2%}",
     )
     return row([*map(text, cells)], class_="total")
