@@ -23,10 +23,11 @@ from tnmars.decomposing.rows import jacobian_at, values_at
 from tnmars.decomposing.sweep import has_tree, hierarchical_svd
 from tnmars.decomposing.tensors import dense, random_decomposition
 from tnmars.errors import ShapeError, TnmarsError
-from tnmars.fitting import FitWarning, read
+from tnmars.fitting import FitWarning
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.target import ORDER, by_modes
+from tnmars.store.arrays import read
 
 Printed = pytest.CaptureFixture[str]
 
