@@ -71,6 +71,17 @@ def inputs_of(graph: Graph, batch: int = 3, dtype: torch.dtype = torch.float32) 
     return tuple(value.detach().to(dtype) if value.is_floating_point() else value for value in given)
 
 
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers in float64."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def second_moment(size: int, samples: int, seed: int = 0) -> Tensor:
+    """The second moment of correlated vectors; it is singular if there are few samples."""
+    drawn = normal(samples, size, seed=seed) @ normal(size, size, seed=seed + 1)
+    return drawn.T @ drawn / samples
+
+
 # --- given gates -----------------------------------------------------------------------------------------------------
 
 

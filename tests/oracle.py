@@ -7,7 +7,7 @@ gradients have a truth too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -93,6 +93,12 @@ def dense(graph: Graph, whole: Tensor) -> Tensor:
     if "padding_idx" in options:
         flat = flat.index_fill(0, torch.tensor([options["padding_idx"]]), 0.0)
     return flat.reshape(graph.dense_shape)
+
+
+def rebuilt(found: tnmars.Decomposed) -> Tensor:
+    """The weight of a decomposition in torch's layout; a row of `padding_idx` is as the cores have it."""
+    whole = tensor(found.graph, {name: core.numpy() for name, core in found.cores.items()}, optimize=True)
+    return dense(replace(found.graph, options=()), torch.tensor(whole))
 
 
 def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:

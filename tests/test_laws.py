@@ -20,9 +20,9 @@ from oracle import compiled, error, problem, spec
 from strategies import cases, cuts, graphs, keeps
 
 import tnmars
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import prune
-from tnmars.pruning.follow import cores_after
 
 Keep = dict[str, tuple[int, ...]]
 

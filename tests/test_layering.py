@@ -35,8 +35,10 @@ select
 layer
 timing
 training
+decomposing
 pruning
 compiler
+models
 store
 ship
 fitting

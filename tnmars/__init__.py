@@ -12,21 +12,33 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "compiler": "compile",
+    "decomposing.canonical": "Canonical canonical",
+    "decomposing.decompose": "Decomposed decompose",
+    "decomposing.metric": "Metric",
     "dsl": "Builder network",
-    "errors": "CheckpointError GraphError Problem ShapeError SpecError TnmarsError",
+    "errors": "CheckpointError GraphError PatternError Problem ShapeError SpecError TnmarsError",
     "fitting": "FitWarning Fitted fit",
     "graph": "Core Edge Graph Operand Role Term",
     "graph.counts": "Count count",
     "graph.factor": "factor factor_up",
     "layer.module": "TNModule",
+    "models.back": "as_torch_ to_dense_",
+    "models.compression": "CompressionWarning compress_ plan_compression",
+    "models.constructors": "Conv1d Conv2d Conv3d Embedding Linear",
+    "models.ensemble": "ensemble",
+    "models.from_dense": "from_dense",
+    "models.matching": "match_",
+    "models.parametrize": "parametrize_",
+    "models.plan": "CompressionPlan",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
     "reporting": "report",
     "reporting.summary": "summary",
     "select": "Annealed Fixed GaussianGates Mars Selector",
-    "ship.export": "export_onnx write_source",
+    "ship.export": "export_onnx",
     "ship.frozen": "cached freeze",
+    "ship.source": "write_source",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
@@ -45,10 +57,16 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars import families as families
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
+    from tnmars.decomposing.canonical import Canonical as Canonical
+    from tnmars.decomposing.canonical import canonical as canonical
+    from tnmars.decomposing.decompose import Decomposed as Decomposed
+    from tnmars.decomposing.decompose import decompose as decompose
+    from tnmars.decomposing.metric import Metric as Metric
     from tnmars.dsl import Builder as Builder
     from tnmars.dsl import network as network
     from tnmars.errors import CheckpointError as CheckpointError
     from tnmars.errors import GraphError as GraphError
+    from tnmars.errors import PatternError as PatternError
     from tnmars.errors import Problem as Problem
     from tnmars.errors import ShapeError as ShapeError
     from tnmars.errors import SpecError as SpecError
@@ -69,6 +87,21 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.graph.factor import factor as factor
     from tnmars.graph.factor import factor_up as factor_up
     from tnmars.layer.module import TNModule as TNModule
+    from tnmars.models.back import as_torch_ as as_torch_
+    from tnmars.models.back import to_dense_ as to_dense_
+    from tnmars.models.compression import CompressionWarning as CompressionWarning
+    from tnmars.models.compression import compress_ as compress_
+    from tnmars.models.compression import plan_compression as plan_compression
+    from tnmars.models.constructors import Conv1d as Conv1d
+    from tnmars.models.constructors import Conv2d as Conv2d
+    from tnmars.models.constructors import Conv3d as Conv3d
+    from tnmars.models.constructors import Embedding as Embedding
+    from tnmars.models.constructors import Linear as Linear
+    from tnmars.models.ensemble import ensemble as ensemble
+    from tnmars.models.from_dense import from_dense as from_dense
+    from tnmars.models.matching import match_ as match_
+    from tnmars.models.parametrize import parametrize_ as parametrize_
+    from tnmars.models.plan import CompressionPlan as CompressionPlan
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune
@@ -82,9 +115,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.select import Mars as Mars
     from tnmars.select import Selector as Selector
     from tnmars.ship.export import export_onnx as export_onnx
-    from tnmars.ship.export import write_source as write_source
     from tnmars.ship.frozen import cached as cached
     from tnmars.ship.frozen import freeze as freeze
+    from tnmars.ship.source import write_source as write_source
     from tnmars.spec import dump as dump
     from tnmars.spec import load as load
     from tnmars.spec import loads as loads

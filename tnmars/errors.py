@@ -117,6 +117,21 @@ class SpecError(TnmarsError):
     """
 
 
+class PatternError(TnmarsError):
+    """A pattern of the rules that matches no layer of the model, or that is not a pattern.
+
+    Example:
+        >>> import torch, tnmars
+        >>> try:
+        ...     tnmars.compress_(torch.nn.Sequential(torch.nn.Linear(8, 8)), {"fc*": "lowrank"}, budget="2x")
+        ... except tnmars.PatternError as error:
+        ...     print(error)
+        'fc*' matches no layer of the model.
+          Layers that could be meant: 0.
+        Nothing was changed.
+    """
+
+
 class ShapeError(TnmarsError):
     """A tensor whose shape, dtype or values do not fit the layer it was given to.
 

@@ -30,7 +30,7 @@ from tnmars.graph import assemble as made
 from tnmars.graph.assemble import Cores, Ranks, Tree, error, one_term
 from tnmars.graph.parts import as_int, is_int
 from tnmars.graph.rules import problems
-from tnmars.weight import Weight, weight_fields
+from tnmars.weight import Weight, layer_weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -360,6 +360,36 @@ FAMILIES: dict[str, Callable[..., Graph]] = {
     function.__name__: function
     for function in (lowrank, tt, tt_naive, tr, tucker, tucker2, cp, btd, ht, peps, complete, btt)
 }
+
+SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "btt": 2}
+"""Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
+DEFAULTS = {"linear": ("lowrank",), "conv": ("lowrank", "tucker2"), "embedding": ("lowrank",)}
+"""The families that suit trained weights of each kind of layer; the better one is taken where there are several."""
+
+
+def of_layer(
+    family: str,
+    kind: str,
+    inside: int,
+    outside: int,
+    *,
+    kernel: Sequence[int] = (),
+    ways: int | None = None,
+    **given: Any,
+) -> Graph:
+    """The graph of a family for one of torch's layers, from the layer's sizes; `inside` of an embedding are its rows.
+
+    `ways` is the number of modes that inputs and outputs are split into; by default what suits the family. All else
+    goes to the family: `rank` or `ranks`, `options`, `terms` and so on.
+
+    Example:
+        >>> print(of_layer("tt", "linear", 784, 625, ways=2, rank=3).terms[0])
+        G1[i1, o1, r1] G2[r1, i2, o2]
+    """
+    if family not in FAMILIES:
+        raise error(f"family '{family}' is not known.", f"Families: {', '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    count = SPLIT.get(family, 1) if ways is None else ways
+    return FAMILIES[family](kind, **layer_weight(kind, inside, outside, kernel, count), **given)
 
 
 def settings(family: str) -> dict[str, bool]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tnmars.errors import GraphError, Problem, nearest
+from tnmars.graph.factor import factor, factor_up
 from tnmars.graph.fields import Fields
-from tnmars.graph.kinds import MODE_ROLES, Role
+from tnmars.graph.kinds import KINDS, MODE_ROLES, Role
 from tnmars.graph.parts import Axis, Edge, Operand, is_list, parse_axis
 
 if TYPE_CHECKING:
@@ -123,6 +124,24 @@ def _keywords(weight: Weight) -> Iterator[Problem]:
                 yield Problem(f"{key} is {value!r}, but must be {what}.", f"Write {key}={example}.")
     if "vocab" in weight and str(Role.LOOKUP) in (weight.get("features") or ()) and weight["vocab"] is not None:
         yield Problem("vocab and features 'lookup' are both given.", "They mean the same: give vocab alone.")
+
+
+def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], ways: int) -> Weight:
+    """The keywords of the weight of one of torch's layers, its inputs and outputs split into `ways` modes each.
+
+    `inside` counts features, channels or, for an embedding, rows. Rows are rounded up to a size that splits evenly.
+
+    >>> layer_weight("conv", 16, 32, (3, 3), 2)
+    {'inputs': (4, 4), 'outputs': (4, 8), 'kernel': (3, 3)}
+    >>> layer_weight("embedding", 1000, 64, (), 1)
+    {'lookup': (1000,), 'outputs': (64,), 'vocab': 1000}
+    """
+    outputs = factor(outside, ways)
+    if Role.LOOKUP in KINDS[kind].roles:
+        rows = factor_up(inside, ways, order="descending") if ways > 1 else (inside,)
+        return {"lookup": rows, "outputs": outputs, "vocab": inside}
+    given: Weight = {"inputs": factor(inside, ways), "outputs": outputs}
+    return {**given, "kernel": tuple(kernel)} if kernel else given
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:

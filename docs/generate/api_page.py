@@ -51,7 +51,13 @@ GROUPS = (
         "compile",
         "Compiling and shipping",
         "Turn a graph into an `nn.Module`, and the module into something to ship.",
-        "compile TNModule CostModel cached freeze export_onnx write_source",
+        "compile TNModule parametrize_ CostModel cached freeze export_onnx write_source",
+    ),
+    Group(
+        "models",
+        "Whole models",
+        "Fine-tune a small model, and turn its layers into torch's own. [How to](../small_models.md).",
+        "match_ to_dense_ as_torch_ ensemble",
     ),
     Group(
         "train",

@@ -17,8 +17,8 @@ from rooms import Group, groups, uses
 ROWS = (
     (("ground",),),
     (("declare",), ("graph",), ("plan", "draw"), ("program",)),
-    (("select",), ("pruning",), ("training", "timing"), ("layer",)),
-    (("compiler", "ship"), ("store",), ("fitting",), ("reporting",)),
+    (("select",), ("pruning", "decomposing"), ("training", "timing"), ("layer",)),
+    (("compiler", "models", "ship"), ("store",), ("fitting",), ("reporting",)),
     (("experiments",), ("bench",), ("cli",)),
 )
 """The rows of the picture. A row has columns, a column has groups one below the other; a single column is wide."""

@@ -1,12 +1,15 @@
 """Two versions of tnmars against each other: every row of docs/benchmarks.md, timed in turns in one run.
 
-`python tests/bench/before_after.py PATH_OF_THE_OTHER_CHECKOUT`. Each version runs in a process of its own, with the
-same spec, the same cores and the same input; they take turns, and the shortest time of each counts. The other version
-runs twice: the difference between the two is the noise. One thread, CPU time.
+`python tests/bench/before_after.py PATH_OF_THE_OTHER_CHECKOUT [ROWS]`, where ROWS are parts of the names of cases,
+separated by commas. Each version runs in a process of its own, with the same spec, the same cores and the same input;
+they take turns, and the shortest time of each counts. The other version runs twice: the difference between the two is
+the noise. One thread, CPU time. Plans are chosen by the cost model, not by tuning, whose own noise would be compared
+otherwise. `same code` says whether both versions run the same emitted source.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -32,8 +35,9 @@ def serve() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "spec" in asked:
-            actions = _actions(asked, torch, tnmars)
-            answer: object = len(actions)
+            digests: list[str] = []
+            actions = _actions(asked, torch, tnmars, digests)
+            answer: object = digests
         else:
             answer = _turn(actions[asked["turn"]])
         print(json.dumps(answer), flush=True)
@@ -48,11 +52,11 @@ def _turn(action: Any) -> float:
     return shortest
 
 
-def _actions(asked: dict[str, Any], torch: Any, tnmars: Any) -> list[Any]:
+def _actions(asked: dict[str, Any], torch: Any, tnmars: Any, digests: list[str]) -> list[Any]:
     """Compact and fast inference, and a training step, of one layer."""
     torch.manual_seed(0)
     graph = tnmars.loads(asked["spec"])
-    layer = tnmars.compile(graph, batch=asked["batch"], image=asked["image"], tune=True)
+    layer = tnmars.compile(graph, batch=asked["batch"], image=asked["image"], tune=False)
     with torch.no_grad():
         for value in layer.parameters():
             value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
@@ -60,7 +64,7 @@ def _actions(asked: dict[str, Any], torch: Any, tnmars: Any) -> list[Any]:
         x = torch.tensor(asked["tokens"])
     else:
         x = torch.randn(asked["shape"], generator=torch.Generator().manual_seed(2))
-    frozen = [tnmars.freeze(layer, form, batch=asked["batch"], tune=True) for form in ("compact", "fast")]
+    frozen = [tnmars.freeze(layer, form, batch=asked["batch"], tune=False) for form in ("compact", "fast")]
 
     def inference(small: Any) -> Any:
         def action() -> None:
@@ -76,6 +80,7 @@ def _actions(asked: dict[str, Any], torch: Any, tnmars: Any) -> list[Any]:
             value.grad = None
         torch.autograd.backward(layer(x), slope)
 
+    digests.extend(hashlib.sha256(text.encode()).hexdigest() for text in (*(f.source for f in frozen), layer.source))
     return [*map(inference, frozen), train]
 
 
@@ -99,7 +104,7 @@ class Version:
         return json.loads(line)
 
 
-def main(other: Path) -> int:
+def main(other: Path, rows: str = "") -> int:
     sys.path.insert(0, str(Path(__file__).parent))
     from cases import MODES, cases
 
@@ -108,7 +113,7 @@ def main(other: Path) -> int:
     before, again, after = Version(other), Version(other), Version(ROOT)
     print(f"{'case':<32} {'mode':<8} {'before ms':>10} {'after ms':>10} {'after/before':>13} {'noise':>6}", flush=True)
     ratios = []
-    for case in cases():
+    for case in cases(rows):
         x = case.make_input()
         is_table = not x.is_floating_point()
         asked = {
@@ -118,8 +123,7 @@ def main(other: Path) -> int:
             "tokens": x.tolist() if is_table else [],
             "shape": list(x.shape),
         }
-        for version in (before, again, after):
-            version.ask(**asked)
+        sources = [version.ask(**asked) for version in (before, again, after)]
         for at, mode in enumerate(MODES):
             best = [float("inf")] * 3
             for _ in range(ROUNDS):
@@ -129,7 +133,8 @@ def main(other: Path) -> int:
             old = min(best[0], best[2])
             ratios.append(best[1] / old)
             shown = f"{1e3 * old:>10.3f} {1e3 * best[1]:>10.3f} {best[1] / old:>13.3f} {noise:>6.1%}"
-            print(f"{case.name:<32} {mode:<8} {shown}", flush=True)
+            is_same = "same code" if sources[0][at] == sources[2][at] else "other code"
+            print(f"{case.name:<32} {mode:<8} {shown}  {is_same}", flush=True)
     ratios.sort()
     print(f"median {ratios[len(ratios) // 2]:.3f}, worst {ratios[-1]:.3f}")
     return 0
@@ -138,7 +143,7 @@ def main(other: Path) -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
         serve()
-    elif len(sys.argv) == 2:
-        sys.exit(main(Path(sys.argv[1]).resolve()))
+    elif len(sys.argv) in (2, 3):
+        sys.exit(main(Path(sys.argv[1]).resolve(), *sys.argv[2:]))
     else:
         sys.exit(__doc__)

@@ -17,16 +17,16 @@ from torch import Tensor
 
 import tnmars
 from tnmars import Graph, cli, families
+from tnmars.decomposing.gram import gram
+from tnmars.decomposing.refine import Data, mean_square, refined
+from tnmars.decomposing.rows import jacobian_at, values_at
+from tnmars.decomposing.sweep import has_tree, hierarchical_svd
+from tnmars.decomposing.tensors import dense, random_decomposition
 from tnmars.errors import ShapeError, TnmarsError
 from tnmars.fitting import FitWarning, read
-from tnmars.fitting.decomposition import dense, random_decomposition
-from tnmars.fitting.gram import gram
-from tnmars.fitting.refine import Data, mean_square, refined
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
-from tnmars.fitting.rows import jacobian_at, values_at
 from tnmars.fitting.target import ORDER, by_modes
-from tnmars.fitting.trees import has_tree, hierarchical_svd
 
 Printed = pytest.CaptureFixture[str]
 
@@ -95,12 +95,12 @@ def test_a_refit_reaches_a_tensor_near_by(graph: Graph, monkeypatch: pytest.Monk
     assert refined(moved, data, 60)[1] < 1e-12
     some = rows(graph)[::2]
     seen = Data(data.values, some, values_at(graph, decomposition.cores, some))
-    monkeypatch.setattr("tnmars.fitting.refine.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("tnmars.decomposing.refine.MOST_AT_ONCE", 100)
     assert refined(moved, seen, 60)[1] < 1e-12
 
 
 def test_a_network_with_very_many_parameters_is_refitted_without_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tnmars.fitting.refine.LARGE", 10)
+    monkeypatch.setattr("tnmars.decomposing.refine.LARGE", 10)
     decomposition = random_decomposition(tt(2, 3), draw())
     moved = decomposition.with_cores({name: core + 0.05 for name, core in decomposition.cores.items()})
     assert refined(moved, Data(dense(tt(2, 3), decomposition.cores)), 20)[1] < 1e-6

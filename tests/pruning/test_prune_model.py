@@ -17,9 +17,9 @@ from torch import nn
 
 import tnmars
 from tnmars import Mars
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones, merge, mergeable
-from tnmars.pruning.follow import cores_after
 
 Keep = dict[str, tuple[int, ...]]
 

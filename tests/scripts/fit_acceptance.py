@@ -32,8 +32,8 @@ from torch import Tensor
 
 import tnmars
 from tnmars import Graph, families
+from tnmars.decomposing.tensors import dense
 from tnmars.experiments.worker import commit
-from tnmars.fitting.decomposition import dense
 
 SIDES, CUBE = (8, 8, 8, 8), (16, 16, 16)
 PLAIN = {0.01: 10, 0.001: 5, 0.05: 5}

@@ -122,7 +122,8 @@ def test_samples_are_gates_entry_by_entry(kind: type[Selector]) -> None:
     gates = selector.sample(logits, noise, temperature)
     assert gates.shape == (50,) and gates.min() >= 0.0 and gates.max() <= 1.0
     order = torch.randperm(50)
-    assert torch.equal(selector.sample(logits[order], noise[order], temperature), gates[order])
+    moved = selector.sample(logits[order], noise[order], temperature)
+    torch.testing.assert_close(moved, gates[order])  # the last bit may depend on an entry's place in its vector
     larger = selector.sample(logits + 0.3, noise, temperature)
     assert bool((larger >= gates).all()) and bool((larger > gates).any())
     is_open = selector.is_open(logits, noise, temperature)

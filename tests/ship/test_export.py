@@ -518,7 +518,7 @@ def stand_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
         layer = copy.deepcopy(compiled(name)).double()
         folder = root / name
         folder.mkdir()
-        export.write_source(layer, folder / "layer.py")
+        tnmars.write_source(layer, folder / "layer.py")
         safetensors.torch.save_file(layer.state_dict(), folder / "state.safetensors")
         given = [
             inputs(layer.graph, batch, dtype=torch.float64)
@@ -551,7 +551,7 @@ def test_written_source_computes_the_layer_without_tnmars(name: str, stand_alone
 
 def run_source(layer: TNModule, path: Path) -> Any:
     """The layer that a written file makes, with the parameters of the one it was made from."""
-    export.write_source(layer, path)
+    tnmars.write_source(layer, path)
     space: dict[str, Any] = {}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)  # noqa: S102
     made = space["Layer"]()
@@ -598,11 +598,11 @@ def test_written_source_refuses_rows_that_are_not_there(
 
 def test_what_has_no_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TnmarsError) as caught:
-        export.write_source(frozen("tt_linear", "fast"), tmp_path / "layer.py")
+        tnmars.write_source(frozen("tt_linear", "fast"), tmp_path / "layer.py")
     assert str(caught.value) == "FrozenLayer is not a compiled layer, and has no source to write."
     empty = tnmars.compile(load(spec("tt_linear")).with_terms(()))
     with pytest.raises(TnmarsError) as caught:
-        export.write_source(empty, tmp_path / "layer.py")
+        tnmars.write_source(empty, tmp_path / "layer.py")
     assert str(caught.value) == "the layer has no term left, and so no source to write: it is its bias alone."
     assert not list(tmp_path.iterdir())
 

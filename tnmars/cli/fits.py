@@ -37,6 +37,10 @@ EVERY = 2.0
 )
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
 @click.option("--alpha", type=float, help="For --selector mars: the mean of the initial logits [default: 0].")
+@click.option("--error", type=click.FloatRange(0, 1), help="Do not search: the largest relative error.")
+@click.option("--energy", type=click.FloatRange(0, 1), help="Do not search: the share of the squared norm to keep.")
+@click.option("--parameters", type=click.IntRange(1), help="Do not search: the maximum number of parameters.")
+@click.option("--ranks", help="Do not search: one rank, one for each bond (2,3,4 or r1=2,r2=3), or evbmf.")
 @click.option(
     "--steps",
     type=click.IntRange(1, 10**7),
@@ -56,7 +60,8 @@ EVERY = 2.0
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     """Find the ranks that a given tensor needs.
 
-    The search starts from the ranks of SPEC, which should be too large. TARGET is a .npy or .safetensors file. Its axes
+    The search starts from the ranks of SPEC, which should be too large. With --error, --energy, --parameters or --ranks
+    the tensor is decomposed without a search. TARGET is a .npy or .safetensors file. Its axes
     are the modes of SPEC, in its order. Or it is a weight in torch's layout, such as [out, in] of a linear layer; a
     tensor that could be both (a square one) is read as a weight. Masks have the shape of TARGET. Entries that are NaN
     are unknown: the others are fitted, and the layer fills in the unknown ones.
@@ -79,6 +84,8 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     given = read(target, asked["key"])
     options: dict[str, Any] = {name: read(path) for name, path in masks.items()}
     options |= {"steps": asked["steps"]} if asked["steps"] else {}
+    options |= {name: asked[name] for name in ("error", "energy", "parameters") if asked[name] is not None}
+    options |= {"ranks": _ranks(asked["ranks"])} if asked["ranks"] is not None else {}
     progress = None if asked["quiet"] else Progress("fit", sys.stderr, every=EVERY)
     if progress is not None:
         options["watch"], options["shown"] = fit_callbacks(progress)
@@ -121,6 +128,21 @@ def _selector(asked: dict[str, Any]) -> Any:
             raise click.UsageError(f"--steps requires --selector {_either(list(gated))}.")
         return None
     return kind(**settings)
+
+
+def _ranks(text: str) -> Any:
+    """The ranks that a text stands for."""
+    words = [word.strip() for word in text.split(",")]
+    try:
+        if all("=" in word for word in words):
+            return {name.strip(): int(size) for name, _, size in (word.partition("=") for word in words)}
+        if text.strip().isidentifier():
+            return text.strip()
+        sizes = [int(word) for word in words]
+    except ValueError:
+        wrong = f"'{text}' must be a rank, one for each bond, such as 2,3,4 or r1=2,r2=3, or evbmf."
+        raise click.BadParameter(wrong, param_hint="--ranks") from None
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def _either(names: list[str]) -> str:

@@ -8,8 +8,9 @@ from math import log
 
 import torch
 
-from tnmars.fitting.decomposition import Decomposition, with_sizes
-from tnmars.fitting.refine import FLOOR, Data, mean_square, refined
+from tnmars.decomposing.growing import grown
+from tnmars.decomposing.refine import FLOOR, Data, mean_square, refined
+from tnmars.decomposing.tensors import Decomposition
 from tnmars.fitting.removal import removals, without_terms
 
 STEPS, GAIN = 30, 1e-3
@@ -100,18 +101,3 @@ def regrown(fit: Fit, data: Data, most: dict[str, int], room: int, random: torch
             tried = fitted(wider, data, MORE // 2)
             best = tried if tried.bic < best.bic else best
     return best
-
-
-def grown(
-    decomposition: Decomposition, sizes: dict[str, int], random: torch.Generator, share: float = 0.3
-) -> Decomposition:
-    """The decomposition with wider bonds; the new slices are random and small."""
-    graph = with_sizes(decomposition.graph, sizes)
-    cores = {}
-    for name, shape in graph.cores.items():
-        old = decomposition.cores[name]
-        scale = share * float(old.square().mean().sqrt())
-        new = torch.randn(shape, generator=random, dtype=old.dtype) * scale
-        new[tuple(slice(0, size) for size in old.shape)] = old
-        cores[name] = new
-    return Decomposition(graph, cores, decomposition.names)

@@ -13,20 +13,22 @@ from torch import Tensor, nn
 
 from tnmars import spec
 from tnmars.compiler import compile
+from tnmars.decomposing.ranks import Aim, Ranks
+from tnmars.decomposing.refine import Data
+from tnmars.decomposing.rewritten import cores_after
+from tnmars.decomposing.rows import values_at
+from tnmars.decomposing.tensors import Decomposition
 from tnmars.errors import GraphError, Problem, TnmarsError
-from tnmars.fitting.decomposition import Decomposition
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.refine import Data
-from tnmars.fitting.rows import values_at
 from tnmars.fitting.search import finished, pruned_only, search
 from tnmars.fitting.stage import Shown, gated, trained
 from tnmars.fitting.target import Target, as_tensor, target
+from tnmars.fitting.targeted import by_target, left_over
 from tnmars.fitting.value import Fitted, FitWarning, Point, rank_doubts
 from tnmars.graph import Edge, Graph, Json
 from tnmars.graph.kinds import Role
 from tnmars.graph.rewrite import drop_ones
 from tnmars.layer.module import TNModule
-from tnmars.pruning.follow import cores_after
 from tnmars.select import Annealed, Selector
 
 STEPS = 4000
@@ -45,6 +47,10 @@ def fit(
     observed: object = None,
     held_out: object = None,
     selector: Selector | None = None,
+    ranks: Ranks | None = None,
+    error: float | None = None,
+    energy: float | None = None,
+    parameters: int | None = None,
     seed: int = 0,
     steps: int = STEPS,
     dtype: torch.dtype | None = None,
@@ -52,6 +58,9 @@ def fit(
     shown: Shown | None = None,
 ) -> Fitted:
     """The network of a graph with the shortest description of a tensor: ranks are the graph's, or smaller.
+
+    With one of `ranks`, `error`, `energy` and `parameters` nothing is searched: the tensor is decomposed with the ranks
+    that follow, as by `tnmars.decompose`. All entries must be known then.
 
     Args:
         graph: A graph, or the path of a spec file. Its ranks are where the search starts, so make them larger than
@@ -63,6 +72,10 @@ def fit(
         selector: The rule that selects the ranks. By default slices are removed one at a time while the description
             gets shorter (BIC). With `tnmars.Annealed()` gates are trained first. Any other selector decides alone; it
             must have gates.
+        ranks: The sizes of the bonds: one for all, one for each by name or in order, or `"evbmf"`.
+        error: The largest relative error.
+        energy: The share of the squared norm to keep, from 0 to 1.
+        parameters: The maximum number of parameters.
         seed: The seed of all random numbers. The global random state of torch is not changed.
         steps: How many steps the gates are trained, if they are.
         dtype: The type of the layer's parameters; by default float64 if the tensor has it, and float32 otherwise.
@@ -81,9 +94,10 @@ def fit(
         ShapeError: The tensor or a mask does not have the right shape.
         GraphError: The graph has no terms, or has padding, or has no bonds though a selector is given.
         TnmarsError: The entries are not finite real numbers, or all the same, or no entry is left to fit, or the
-            selector has no gates.
+            selector has no gates, or a target for the ranks is out of reach.
 
-    Issues a `FitWarning` if the data hardly determine the ranks, or leave some values undetermined.
+    Issues a `FitWarning` if the data hardly determine the ranks, if the network explains little of the tensor, or if
+    some values are undetermined.
 
     Example:
         >>> import torch, tnmars
@@ -95,7 +109,9 @@ def fit(
         {'r': 2} (12, 15)
     """
     before = graph if isinstance(graph, Graph) else spec.load(graph)
-    request = Request(before, given, observed, held_out, selector, seed, steps, dtype or _dtype(given), watch, shown)
+    aim = Aim(ranks, error, energy, parameters)
+    type_ = dtype or _dtype(given)
+    request = Request(before, given, observed, held_out, selector, aim, seed, steps, type_, watch, shown)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fitted = _fitted(request)
@@ -113,6 +129,7 @@ class Request:
     observed: object
     held_out: object
     selector: Selector | None
+    aim: Aim
     seed: int
     steps: int
     dtype: torch.dtype
@@ -158,8 +175,16 @@ def _fitted(request: Request) -> Fitted:
     if request.selector is not None and not request.selector.has_gates:
         text = f"selector '{request.selector.name}' has no gates to train, but must have gates here."
         raise TnmarsError(Problem(text, "Leave the selector out; ranks are then found by backward elimination."))
+    if request.selector is not None and not request.aim.is_empty:
+        text = (
+            f"selector '{request.selector.name}' and {request.aim.name} are both given, but either decides the ranks."
+        )
+        raise TnmarsError(Problem(text, "Leave one of them out."))
     random = torch.Generator().manual_seed(request.seed)
-    if request.selector is None:
+    if not request.aim.is_empty:
+        fit = by_target(graph, aim.data, request.aim, request.seed)
+        outcome = Outcome(fit, {"name": "decompose", "target": request.aim.name})
+    elif request.selector is None:
         outcome = _eliminated(request, graph, aim.data, random)
     else:
         outcome = _selected(request, request.selector, graph, aim.data, random)
@@ -187,7 +212,7 @@ def _eliminated(request: Request, graph: Graph, data: Data, random: torch.Genera
         return gated(limited, request.train(limited, data, Annealed(samples=data.count)))
 
     fit, near = search(graph, data, random, start, request.record)
-    return Outcome(fit, ELIMINATION, tuple(rank_doubts(graph, fit, near, data)))
+    return Outcome(fit, ELIMINATION, (*rank_doubts(graph, fit, near, data), *left_over(fit)))
 
 
 def _selected(request: Request, selector: Selector, graph: Graph, data: Data, random: torch.Generator) -> Outcome:

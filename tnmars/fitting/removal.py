@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tnmars.fitting.decomposition import Decomposition, Labels, contract, labels, with_sizes
+from tnmars.decomposing.tensors import Decomposition, Labels, contract, labels, with_sizes
 
 TURNS = 6
 """How many times u and v are found in turn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import log
 
-from tnmars.fitting.decomposition import with_sizes
+from tnmars.decomposing.tensors import with_sizes
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.lint import has_bounds, useful_size

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
-from tnmars.fitting.decomposition import Decomposition, random_decomposition
+from tnmars.decomposing.refine import FLOOR, LARGE, Data, mean_square, refined
+from tnmars.decomposing.sweep import has_tree, hierarchical_svd
+from tnmars.decomposing.tensors import Decomposition, random_decomposition
 from tnmars.fitting.elimination import MORE, Fit, Record, eliminated, fitted, regrown, weighed
-from tnmars.fitting.refine import FLOOR, LARGE, Data, mean_square, refined
 from tnmars.fitting.room import limited, parameters, spare, widest, within
-from tnmars.fitting.trees import has_tree, hierarchical_svd
+from tnmars.fitting.targeted import by_spectra, is_large_tree
 from tnmars.graph import Graph
 
 Starter = Callable[[Graph, Data], Decomposition]
@@ -49,6 +50,8 @@ def search(
     graph: Graph, data: Data, random: torch.Generator, starter: Starter, record: Record | None = None
 ) -> tuple[Fit, float | None]:
     """The shortest description found, its cores fitted, and `near` of the start."""
+    if is_large_tree(graph, data):
+        return by_spectra(graph, data, record), None
     start = _begun(graph, data, random, starter)
     if _is_direct(graph, data):
         best = eliminated(start.fit, data, record)

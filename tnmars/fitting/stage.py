@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tnmars.compiler import compile
-from tnmars.fitting.decomposition import Decomposition
-from tnmars.fitting.refine import Data
+from tnmars.decomposing.refine import Data
+from tnmars.decomposing.tensors import Decomposition
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
 from tnmars.pruning.prune_model import layer_keep

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tnmars.decomposing.refine import Data
 from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest
-from tnmars.fitting.refine import Data
 from tnmars.graph import Graph
 
 ENDINGS = (".npy", ".safetensors")

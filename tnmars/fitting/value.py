@@ -9,9 +9,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tnmars.decomposing.refine import Data
 from tnmars.files import write_text
 from tnmars.fitting.elimination import Fit
-from tnmars.fitting.refine import Data
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
 from tnmars.graph.difference import BondChange
@@ -28,9 +28,9 @@ LINES = 8
 class FitWarning(UserWarning):
     """A warning of `fit` that ranks or values are doubtful.
 
-    There are three reasons: the network has more than half as many parameters as there are entries; the spec had more
-    parameters than the entries allow, and the network found fits worse than a wider one; or some indices of a mode have
-    no entry at all. The same sentences are in `Fitted.doubts`. Turn them into errors with
+    There are four reasons: the network has more than half as many parameters as there are entries; the spec had more
+    parameters than the entries allow, and the network found fits worse than a wider one; the network explains little of
+    the tensor, so that the rest is hardly noise alone; or some indices of a mode have no entry at all. The same sentences are in `Fitted.doubts`. Turn them into errors with
     `warnings.simplefilter("error", tnmars.FitWarning)`.
 
     Example:

@@ -17,8 +17,10 @@ from tnmars.errors import ShapeError
 from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
+from tnmars.layer.cores import Cores
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
+from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
 from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.torch_state import is_plain
@@ -32,44 +34,6 @@ __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
 
 LARGE = 2**31
 """A dense weight with at least this many entries is made only if there is memory for it."""
-
-
-class Cores(nn.Module):
-    """Holds cores by name: `cores.G1`, or `cores.t1.G1`. Any identifier is a name here, also `type` or `forward`."""
-
-    def __init__(self, values: Mapping[str, nn.Parameter] | None = None):
-        super().__init__()
-        for name, value in (values or {}).items():
-            self.put(name, value)
-
-    def put(self, name: str, value: nn.Parameter) -> None:
-        first, _, rest = name.partition(".")
-        if not rest:
-            self._parameters[first] = value
-            return
-        child = self._modules.setdefault(first, Cores())
-        assert isinstance(child, Cores)
-        child.put(rest, value)
-
-    def get(self, name: str) -> nn.Parameter:
-        quick = self._parameters.get(name)
-        if quick is not None:
-            return quick
-        first, _, rest = name.partition(".")
-        if not rest:
-            value = self._parameters[first]
-            assert value is not None
-            return value
-        child = self._modules[first]
-        assert isinstance(child, Cores)
-        return child.get(rest)
-
-    def train(self, mode: bool = True) -> Cores:
-        """As in `nn.Module`, which would assign to a core named `training`."""
-        self.__dict__["training"] = mode
-        for child in self.children():
-            child.train(mode)
-        return self
 
 
 class Shell(nn.Module):
@@ -100,6 +64,17 @@ class Shell(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self._anchor.dtype
+
+    def dense(self) -> Tensor:
+        """The dense weight in torch's layout; for a tensor or a map, with one axis per mode."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> Tensor:
+        """The dense weight, for code that looks for it. It is made when something computes with it, and read-only."""
+        if torch.compiler.is_compiling():
+            return self.dense()
+        return lazy_weight(self.dense, self.graph.dense_shape, self.dtype, self.device)
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         return forward(self, inputs, named)
@@ -156,6 +131,8 @@ class TNModule(Shell):
     cached: Shell | None
     """A frozen copy that computes instead while `tnmars.cached` is on. It is not part of the model."""
     is_table = False
+    is_rebuilt = False
+    """Whether the layer only gives its dense weight, to another module; see `tnmars.parametrize_`."""
 
     def __init__(
         self,
@@ -253,12 +230,14 @@ class TNModule(Shell):
         return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
 
     def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
-        """The multiply-adds for the nominal batch, as a polynomial in the sizes of the bonds.
+        """The multiply-adds for the nominal batch, or to rebuild the weight, as a polynomial in the sizes of the bonds.
 
         Under the plan for about this share of open slices; by default the layer's own.
         """
         if not self.graph.terms:
             return ()
+        if self.is_rebuilt:
+            return mac_terms(self.graph, self.programs.weight_form, 1)
         if share > 0.5:
             return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal)
         near = nearby(self.planner, level_of(max(share, 1e-6)))
@@ -332,8 +311,8 @@ class TNModule(Shell):
         Raises:
             ShapeError: Where there is no memory for it.
         """
-        if self.cached is not None and self._kind.is_weight:
-            return self.cached.dense()  # type: ignore[no-any-return]
+        if self.cached is not None and (self._kind.is_weight or (self.is_rebuilt and not self._is_trained_now())):
+            return self.cached.dense()
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
         self._check_room()
@@ -353,8 +332,11 @@ class TNModule(Shell):
             fix = "ask for entries at index tuples" if self._kind.is_weight else "use the layer on its inputs"
             raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None
 
+    def _is_trained_now(self) -> bool:
+        return self.training and torch.is_grad_enabled()
+
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
-        if self.cached is not None and not (self.training and torch.is_grad_enabled()):
+        if self.cached is not None and not self._is_trained_now():
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return self._kind.zero(self.graph, self.dense(), self.bias, inputs)

@@ -1,4 +1,4 @@
-"""What torch is doing at the moment: tracing, transforming, or running as it is.
+"""What torch is doing at the moment: tracing, transforming, or running as it is; and the classes that it makes.
 
 This is the only file of the package that uses private names of torch.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.utils import parametrize
 
 functorch = torch._C._functorch
 
@@ -47,3 +48,15 @@ def assert_in_graph(condition: Tensor, message: str) -> None:
 def add_all_(sums: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Adds values to sums in place, in one call."""
     torch._foreach_add_(list(sums), list(values))
+
+
+def own_class_(module: nn.Module, base: type[nn.Module]) -> None:
+    """Gives a parametrized module a class of its own, made from `base`, with a property for each of its parameters.
+
+    Torch's own copies share the class of their original. What is then done to one module would be done to all.
+    """
+    module.__class__ = base
+    names = list(getattr(module, "parametrizations", ()))
+    parametrize._inject_new_class(module)
+    for name in names:
+        parametrize._inject_property(module, name)

@@ -15,8 +15,10 @@ from typing import Any
 
 from tnmars.graph import Graph, Term
 from tnmars.graph.rewrite import drop_ones, prune
+from tnmars.plan.layout import Weighing
 from tnmars.plan.network import groups, term_label
 from tnmars.plan.steps import flat
+from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
 from tnmars.program.form import Form, measure, total
 
@@ -60,14 +62,16 @@ def _of_term(graph: Graph, label: str, term: Term) -> str:
     return graph.qualified(term, label.rpartition(".")[2])
 
 
-def pruned_macs(planner: Planner, sizes: Mapping[str, int]) -> int:
+def pruned_macs(planner: Planner, sizes: Mapping[str, int], *, is_rebuilt: bool = False) -> int:
     """The multiply-adds for the nominal batch once the graph's bonds are cut to these sizes, and it is re-planned.
 
-    A term with an empty bond is gone. Cores are not merged.
+    With `is_rebuilt`, those that make the dense weight. A term with an empty bond is gone. Cores are not merged.
     """
     graph = drop_ones(prune(planner.graph, {name: tuple(range(size)) for name, size in sizes.items()}).graph).graph
     if not graph.terms:
         return 0
+    if is_rebuilt:
+        return total(measure(weight_forms(graph, Weighing(planner.model), planner.optimizer)[0], batch=1)).macs
     form = replace(planner, graph=graph, decide=None).plan("infer", planner.nominal)
     return total(measure(form, batch=planner.nominal)).macs
 

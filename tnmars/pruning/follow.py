@@ -1,52 +1,16 @@
-"""Values that follow a rewrite of their graph: cores, logits of gates, and the optimizer's state for them."""
+"""Values that follow a rewrite of their graph: logits of gates, and the optimizer's state for cores and gates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from tnmars.decomposing.rewritten import part_after
 from tnmars.errors import TnmarsError
-from tnmars.graph.rewrite import Piece, Rewrite, Source
-
-
-def cores_after(rewrite: Rewrite, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The cores of the graph after a rewrite, from those before."""
-    return {piece.name: core_after(piece, cores) for piece in rewrite.pieces}
-
-
-def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
-    """One core: entries taken from a core before, or the product of several, in float64."""
-    if piece.is_part:
-        return part_after(piece, cores[piece.sources[0].name])
-    taken = [_taken(source, cores[source.name]) for source in piece.sources]
-    letters = {edge: at for at, edge in enumerate(dict.fromkeys(e for source in piece.sources for e in source.edges))}
-    operands: list[object] = []
-    for source, value in zip(piece.sources, taken, strict=True):
-        operands += [value.double(), [letters[edge] for edge in source.edges]]
-    merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges])
-    return merged.to(taken[0].dtype).contiguous()
-
-
-def part_after(piece: Piece, value: Tensor) -> Tensor:
-    """What is left of a value that has the shape of a piece's only source; removed axes have size 1."""
-    (source,) = piece.sources
-    taken = _taken(source, value)
-    sizes = dict(zip(source.edges, taken.shape, strict=True))
-    left = [edge for edge in source.edges if edge in piece.edges]
-    assert left == list(piece.edges), "a rewrite keeps the order of a core's edges"
-    assert prod(sizes[edge] for edge in source.edges if edge not in piece.edges) == 1
-    return taken.reshape([sizes[edge] for edge in piece.edges]).contiguous()
-
-
-def _taken(source: Source, value: Tensor) -> Tensor:
-    for axis, indices in enumerate(source.taken):
-        if indices is not None and len(indices) != value.shape[axis]:
-            value = value.index_select(axis, torch.tensor(indices, device=value.device, dtype=torch.long))
-    return value
+from tnmars.graph.rewrite import Piece, Rewrite
 
 
 @dataclass(frozen=True)

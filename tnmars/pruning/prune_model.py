@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
@@ -24,7 +25,8 @@ from tnmars.layer.distributed import from_first_rank, is_sharded, whole
 from tnmars.layer.module import TNModule, layers
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import Planner, choose
-from tnmars.pruning.follow import Change, Followed, check_state, cores_after, followed, replace_in_, vectors_after
+from tnmars.pruning.by_rank import Forms, Ranks, by_rank, compiled_layers, take_
+from tnmars.pruning.follow import Change, Followed, check_state, followed, replace_in_, vectors_after
 
 MOST_MERGERS = 64
 """The maximum number of mergers of two cores that are planned when a layer is simplified."""
@@ -71,6 +73,8 @@ def prune(
     model: nn.Module,
     keep: Mapping[str, Keep] | None = None,
     *,
+    ranks: Ranks | None = None,
+    energy: float | None = None,
     simplify: bool = True,
     keep_gates: bool = False,
     step: int | None = None,
@@ -84,6 +88,10 @@ def prune(
         model: A model with compiled layers.
         keep: The slices to keep: for the name of each layer to cut, the indices of each bond. By default what the
             selector of each layer with gates keeps; see `tnmars.keep`.
+        ranks: For layers without gates, the sizes to cut bonds to: one number for all bonds of all layers, or for the
+            name of each layer to cut a number or a table of bonds. The slices with the largest weights in the canonical
+            form stay; see `tnmars.canonical`.
+        energy: For layers without gates, the share of the squared norm of each weight to keep, from 0 to 1.
         simplify: Whether neighboring cores are merged where that saves both parameters and planned time. Turn it off
             to keep the names of all cores.
         keep_gates: Whether the gates of what is kept stay, to select further. Bonds of size 1 and all cores then stay
@@ -94,9 +102,9 @@ def prune(
         The pruned copy. Under several processes all of them must call it, and rank 0 decides what is kept.
 
     Raises:
-        TnmarsError: If no layer has gates and `keep` is not given, if `keep` names a layer, bond or slice that is not
-            there, if parameters are sharded, or if a core that several layers share would be cut in one way here and
-            in another there.
+        TnmarsError: If no layer has gates and nothing else is given, if `keep` or `ranks` names a layer, bond or slice
+            that is not there, if a layer to cut by `ranks` or `energy` has gates or shares a core, if parameters are
+            sharded, or if a core that several layers share would be cut in one way here and in another there.
 
     Example:
         >>> import tnmars
@@ -106,11 +114,12 @@ def prune(
         >>> small.graph.bonds["r"].size, layer.graph.bonds["r"].size
         (2, 3)
     """
-    chosen = _chosen(model, keep)
+    chosen, forms = _decided(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
     compiled = compiled_layers(pruned)
     cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, merges) for name, kept in chosen.items()]
+    take_(compiled, forms)
     apply(cuts, outside(pruned, cuts))
     return pruned
 
@@ -120,6 +129,8 @@ def prune_(
     optimizer: torch.optim.Optimizer | None = None,
     keep: Mapping[str, Keep] | None = None,
     *,
+    ranks: Ranks | None = None,
+    energy: float | None = None,
     keep_gates: bool = False,
     step: int | None = None,
 ) -> None:
@@ -133,6 +144,7 @@ def prune_(
         optimizer: The optimizer of the model; its parameter groups and its state are cut too. Without it, make a new
             optimizer after the cut.
         keep: The slices to keep, as in `tnmars.prune`.
+        ranks, energy: As in `tnmars.prune`, without an optimizer: the canonical form changes all cores.
         keep_gates: Whether the gates of what is kept stay, to select further.
         step: The number of the training step, noted in the pruned graphs' `origin`; optional.
 
@@ -154,21 +166,32 @@ def prune_(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
             "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it again."
         )
+    chosen, forms = _decided(model, keep, ranks, energy)
+    if forms and optimizer is not None:
+        raise TnmarsError(
+            "ranks and energy change every core of a layer, so the optimizer's state would be meaningless. Nothing was "
+            "changed.\n  Cut without it, prune_(model, ranks=...), and make a new optimizer."
+        )
     compiled = compiled_layers(model)
-    cuts = [
-        LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in _chosen(model, keep).items()
-    ]
+    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in chosen.items()]
     if optimizer is not None:
         check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()})
+    take_(compiled, forms)
     changes = apply(cuts, outside(model, cuts))
     if optimizer is not None:
         replace_in_(optimizer, changes)
 
 
-def compiled_layers(model: nn.Module) -> dict[str, TNModule]:
-    """Every compiled layer by every name that it has."""
-    named = model.named_modules(remove_duplicate=False)
-    return {name: module for name, module in named if isinstance(module, TNModule)}
+def _decided(
+    model: nn.Module, keep: Mapping[str, Keep] | None, ranks: Ranks | None, energy: float | None
+) -> tuple[dict[str, Keep], Forms]:
+    """The layers to cut with what to keep of them, and the canonical forms of those that are cut by rank."""
+    given = [name for name, value in (("keep", keep), ("ranks", ranks), ("energy", energy)) if value is not None]
+    if len(given) > 1:
+        raise TnmarsError(f"{' and '.join(given)} are given. Nothing was changed.\n  Give one of them.")
+    if ranks is None and energy is None:
+        return _chosen(model, keep), {}
+    return by_rank(model, ranks, energy)
 
 
 def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:

@@ -43,6 +43,8 @@ class LayerSummary:
         batch: The nominal batch, which multiply-adds are for.
         macs: Multiply-adds without gradients.
         live_macs: The same if the layer were pruned now.
+        is_rebuilt: Whether the layer is a parameter of another module (`tnmars.parametrize_`). Multiply-adds are then
+            those that rebuild it, once a call, whatever the batch.
     """
 
     name: str
@@ -58,6 +60,7 @@ class LayerSummary:
     batch: int
     macs: int
     live_macs: int
+    is_rebuilt: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -165,7 +168,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         dense_parameters=count(graph).dense,
         batch=layer.nominal,
         macs=macs,
-        live_macs=pruned_macs(layer.planner, live) if layer.masks is not None else macs,
+        live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if layer.masks is not None else macs,
+        is_rebuilt=layer.is_rebuilt,
     )
 
 
@@ -228,7 +232,7 @@ def _block(layer: LayerSummary) -> str:
         f"{layer.name or 'layer'}: {layer.kind} {layer.signature}; {_change(layer.parameters, layer.live_parameters)} "
     )
     head += f"parameters ({layer.dense_parameters:,} dense), {_change(layer.macs, layer.live_macs)} MACs "
-    head += f"for batch {layer.batch}"
+    head += "to rebuild it" if layer.is_rebuilt else f"for batch {layer.batch}"
     head += f"; {layer.shared:,} parameters shared with a layer above" if layer.shared else ""
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:

@@ -20,6 +20,8 @@ from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Shell, TNModule, code, layers
+from tnmars.models.parametrize import restore_
+from tnmars.models.rebuilt import found, rebuilt_in
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.program.form import Form
@@ -70,10 +72,19 @@ class FrozenLayer(Shell):
         return self._code.source
 
     def dense(self) -> Tensor:
-        raise TnmarsError("a frozen layer has no cores to make its weight from; ask the layer that it was made from.")
+        """The dense weight, from what the layer gives for unit inputs: its cores are gone."""
+        probe = self._kind.probe
+        if probe is None:
+            fix = "ask the layer that it was made from"
+            raise TnmarsError(f"a frozen layer of kind {self.graph.kind} has no cores to make its weight from; {fix}.")
+        none = None if self.bias is None else torch.zeros_like(self.bias)
+        return probe(self.graph, lambda x: self._code((x,), none, self._parts()), self.device, self.dtype)
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return tuple(getattr(self, name) for name in self._names)
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
-        return self._code(inputs, self.bias, tuple(getattr(self, name) for name in self._names))
+        return self._code(inputs, self.bias, self._parts())
 
     def extra_repr(self) -> str:
         return f"{self.graph.kind}, {self.graph.signature}, {_shipped(self):,} numbers, {self.form.name}"
@@ -86,10 +97,12 @@ class FrozenTensor(Shell):
 
     def __init__(self, layer: TNModule):
         super().__init__(layer.graph, layer.device, layer.dtype)
-        self.register_buffer("weight", layer.dense().detach().clone(memory_format=torch.contiguous_format))
+        # not by `register_buffer`, because every layer has a property of that name
+        self._buffers["weight"] = layer.dense().detach().clone(memory_format=torch.contiguous_format)
 
     def dense(self) -> Tensor:
-        weight: Tensor = self.weight
+        weight = self._buffers["weight"]
+        assert weight is not None
         return weight
 
     def compute(self, batch: int, *inputs: Tensor) -> Tensor:
@@ -141,7 +154,8 @@ def freeze(
     Args:
         model: A model with compiled layers, or a compiled layer.
         form: `"compact"` stores at most twice the numbers of the cores: choose it to ship a small file. `"fast"` may
-            store the dense weight: choose it for speed.
+            store the dense weight: choose it for speed. Parameters of `tnmars.parametrize_` are plain ones again in a
+            fast model, and still rebuilt in a compact one.
         batch: The batch size to be fast at, by default the nominal one of each layer. Any batch is accepted.
         image: The image side to be fast at, by default the nominal one of each layer.
         tune: Whether to time close candidates on this machine and take the fastest.
@@ -165,13 +179,22 @@ def freeze(
     copied = prune(model) if is_gated else copy.deepcopy(model)
     if isinstance(copied, TNModule):
         return frozen_layer(copied, form, batch=batch, image=image, tune=tune).eval()
+    _freeze_rebuilt_(copied, form)
     made: dict[TNModule, Shell] = {}
     for name, layer in list(copied.named_modules(remove_duplicate=False)):
-        if isinstance(layer, TNModule):
+        if isinstance(layer, TNModule) and not layer.is_rebuilt:
             if layer not in made:
                 made[layer] = frozen_layer(layer, form, batch=batch, image=image, tune=tune)
             copied.set_submodule(name, made[layer])
     return copied.eval()
+
+
+def _freeze_rebuilt_(model: nn.Module, form: str) -> None:
+    """Parameters that are rebuilt: compact ones keep cores that do not train, fast ones are stored densely again."""
+    for path, _, name, layer in list(rebuilt_in(model)):
+        layer.requires_grad_(False)
+        if form == "fast" and found(model.get_submodule(path), name) is not None:  # not yet, by one that it is tied to
+            restore_(model, f"{path}.{name}" if path else name)
 
 
 @contextmanager
@@ -197,7 +220,7 @@ def cached(model: nn.Module) -> Iterator[nn.Module]:
     plain = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
     try:
         for layer in plain:
-            layer.cache_(frozen_layer(layer, "fast"))
+            layer.cache_(FrozenTensor(layer) if layer.is_rebuilt else frozen_layer(layer, "fast"))
         yield model
     finally:
         for layer in plain:

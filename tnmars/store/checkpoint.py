@@ -169,9 +169,8 @@ def load_checkpoint(
     source = previous_of(path) if previous else Path(path)
     held = _read(source, Path(path))
     loading = prepare(model, stored(held), str(source))
-    compiled = tuple(f"{name}." if name else "" for name in loading.made)
     problems = [
-        *optimizers.problems(optimizer, held.header["optimizer"], model, compiled),
+        *optimizers.problems(optimizer, held.header["optimizer"], model, loading.prefixes),
         *_pairs(held.header, {"schedule": schedule, "lr_scheduler": lr_scheduler}),
     ]
     if problems:

@@ -34,6 +34,7 @@ def to_json(layer: TNModule) -> dict[str, Any]:
         "selector": None if layer.selector is None else encode(layer.selector.settings(), "selector"),
         "gates": layer.masks is not None,
         "open_only": layer.open_only,
+        "rebuilt": layer.is_rebuilt,
         "init": layer.rule,
         "batch": planner.nominal,
         "image": planner.image,
@@ -95,6 +96,7 @@ def _layer(data: Mapping[str, Any], device: torch.device | str | None) -> TNModu
             dtype=FLOATS[data["dtype"]],
         )
     layer.selector = selector
+    layer.is_rebuilt = bool(data.get("rebuilt", False))  # older files do not say
     for name, value in layer.named_parameters():
         value.requires_grad_(name not in data["fixed"])
     return layer

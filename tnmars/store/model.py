@@ -18,6 +18,7 @@ from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, neares
 from tnmars.layer.distributed import is_first_rank, is_sharded
 from tnmars.layer.distributed import whole as whole_tensor
 from tnmars.layer.module import Shell, TNModule
+from tnmars.models.rebuilt import place_of, register_
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
 
@@ -113,7 +114,8 @@ def load_into(model: nn.Module, path: str | Path) -> nn.Module:
 
     Each layer that is compiled in the file replaces the module of the same name, whatever that is; a layer that is
     compiled already stays the same object. Replaced layers have the file's dtypes, on the devices of what they
-    replace. All other tensors are copied into the model's own.
+    replace. A parameter that `tnmars.parametrize_` rebuilt in the file is rebuilt from cores in the model too. All
+    other tensors are copied into the model's own.
 
     Args:
         model: A model with the module names of the file, for example a fresh instance of the class that was saved,
@@ -155,28 +157,46 @@ def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
 def _replace(model: nn.Module, entry: Mapping[str, Any], made: dict[str, TNModule]) -> Iterator[Problem]:
     """Builds the layer of an entry, for all its names; yields what prevents it."""
     modules = dict(model.named_modules(remove_duplicate=False))
+    olds: dict[str, nn.Module] = {}
     for name in entry["names"]:
-        if name not in modules:
-            yield Problem(
-                f"layer '{name}' is not in the model.", f"Modules: {_known(modules)}.{nearest(name, modules)}"
-            )
-    olds = [modules[name] for name in entry["names"] if name in modules]
+        # a parameter that is still a plain one belongs to the module before its name
+        place = place_of(name)[0] if entry.get("rebuilt") and name not in modules else name
+        if place in modules:
+            olds[name] = modules[place]
+        else:
+            hint = f"Modules: {_known(modules)}.{nearest(place, modules)}"
+            yield Problem(f"layer '{place}' is not in the model.", hint)
     if not olds:
         return
+    first = next(iter(olds.values()))
     try:
-        layer = record.from_json(entry, _device(olds[0]))
+        layer = record.from_json(entry, _device(first))
     except TnmarsError as error:
         yield from (Problem(f"layer '{entry['names'][0]}': {one.text}", one.hint) for one in error.problems)
         return
-    layer.train(olds[0].training)
-    for name, old in zip(entry["names"], olds, strict=False):
+    layer.train(first.training)
+    for name, old in olds.items():
         made[name] = layer
+        if name not in modules:
+            yield from _unfit(old, name, layer)
+            continue
         if isinstance(old, Shell) and not isinstance(old, TNModule):
             yield Problem(f"layer '{name}' of the model is frozen.", "Load into the model before it is frozen.")
         for size in SIZES:
             have, want = getattr(old, size, None), getattr(layer, size, None)
             if have is not None and want is not None and have != want:
                 yield Problem(f"layer '{name}' has {size} {have}, but {want} in the file.")
+
+
+def _unfit(module: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:
+    """What prevents that a plain parameter of a module is rebuilt by a layer of the file."""
+    path, key = place_of(name)
+    value, shape = module._parameters.get(key), layer.graph.dense_shape
+    if value is None:
+        known = listing(list(module._parameters))
+        yield Problem(f"layer '{path}' has no parameter '{key}', which the file has.", f"Parameters: {known}.")
+    elif tuple(value.shape) != shape:
+        yield Problem(f"parameter '{_prefix(path)}{key}' has shape {tuple(value.shape)}, but {shape} in the file.")
 
 
 def _known(modules: Mapping[str, nn.Module]) -> str:
@@ -196,6 +216,8 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
     for name, layer in made.items():
         prefix = _prefix(name)
         expected = {key: value for key, value in expected.items() if not key.startswith(prefix)}
+        if layer.is_rebuilt:
+            expected.pop(_plain(name), None)
         expected |= {f"{prefix}{key}": value for key, value in layer.state_dict(keep_vars=True).items()}
     known = [key for key in expected if key not in held.tensors]
     for key in known:
@@ -229,6 +251,12 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first is second or (first.dtype == second.dtype and first.equal(second))
 
 
+def _plain(name: str) -> str:
+    """The name of a parameter when it is a plain one, from the name of the layer that rebuilds it."""
+    path, key = place_of(name)
+    return f"{_prefix(path)}{key}"
+
+
 @dataclass
 class Loading:
     """A model and what it is to become. Nothing changes before `apply`."""
@@ -242,10 +270,14 @@ class Loading:
         """Puts layers and tensors into the model. Returns it, or its replacement."""
         self._share_parameters()
         for name, layer in self.made.items():
-            old = self.model.get_submodule(name)
+            old = self._module(name)
             if old is layer:
                 continue
-            if isinstance(old, TNModule):
+            if old is None:
+                self._rebuild(name, layer)
+            elif isinstance(old, TNModule):
+                if layer.is_rebuilt:
+                    layer.to(old.dtype)
                 _become_(old, layer)
                 self._take_over(layer, old)
             elif name:
@@ -255,10 +287,30 @@ class Loading:
         self.model.load_state_dict(dict(self.held.tensors), strict=True)
         return self.model
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the names of the parameters start that the file's own replace."""
+        plain = [_plain(name) for name, layer in self.made.items() if layer.is_rebuilt]
+        return (*map(_prefix, self.made), *plain)
+
+    def _module(self, name: str) -> nn.Module | None:
+        return dict(self.model.named_modules(remove_duplicate=False)).get(name)
+
+    def _rebuild(self, name: str, layer: TNModule) -> None:
+        """Lets a layer rebuild a plain parameter, in the dtype of the module that it belongs to."""
+        path, key = place_of(name)
+        module = self.model.get_submodule(path)
+        layer.to(module._parameters[key].dtype)  # type: ignore[union-attr]
+        register_(module, key, layer)
+
     def _take_over(self, layer: TNModule, old: TNModule) -> None:
         """Gives a layer with several names to all of them."""
         for name, other in self.made.items():
-            if name and other is layer and self.model.get_submodule(name) is not old:
+            if not name or other is not layer or self._module(name) is old:
+                continue
+            if self._module(name) is None:
+                self._rebuild(name, old)
+            else:
                 self.model.set_submodule(name, old)
 
     def _share_parameters(self) -> None:

@@ -22,7 +22,7 @@ def absent() -> list[str]:
 def compressed(task: Task, dense: nn.Module, ratio: float, calibration: Iterable[Tensor]) -> tuple[nn.Module, str]:
     """A compressed copy of a network, and the plan as text."""
     small = copy.deepcopy(dense)
-    budget = f"parameters:{task.budget(dense, ratio)}"
+    budget = task.budget(dense, ratio)
     library: Any = tnmars
     plan = library.plan_compression(small, task.rules, budget=budget, data=calibration)
     library.compress_(small, plan)

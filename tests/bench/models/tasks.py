@@ -28,7 +28,7 @@ class Task:
     network: Callable[[], nn.Module]
     layers: Callable[[str, nn.Module], bool]
     """Whether a layer with this name is compressed."""
-    rules: dict[str, str | None]
+    rules: dict[str, Any]
     """The same for the library: patterns of names to families."""
     calibration: Callable[[int], Iterable[Tensor]]
     """Batches of inputs, by seed. They can be read several times."""
@@ -103,7 +103,7 @@ def _resnet(depth: int, ratios: tuple[float, ...]) -> Task:
         name=f"resnet{depth}",
         network=lambda: networks.resnet(depth),
         layers=lambda name, layer: isinstance(layer, nn.Conv2d) and layer.in_channels > 3,
-        rules={"layer*.conv*": "lowrank", "*": None},
+        rules={"layer*.conv*": ("lowrank", "tucker2")},
         calibration=_calibration_images,
         matching=_matching_images,
         scores=_image_scores,
@@ -152,7 +152,7 @@ def _sentence_scores(network: nn.Module, dense: nn.Module) -> Scores:
     }
 
 
-def _minilm(name: str, layers: Callable[[str, nn.Module], bool], rules: dict[str, str | None], ratio: float) -> Task:
+def _minilm(name: str, layers: Callable[[str, nn.Module], bool], rules: dict[str, Any], ratio: float) -> Task:
     return Task(
         name=name,
         network=networks.minilm,

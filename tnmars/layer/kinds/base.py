@@ -55,6 +55,9 @@ class LayerKind:
     layer."""
     sizes: Callable[[Graph], dict[str, Any]] = _no_sizes
     """The sizes and options of the layer under the names of torch's own layer."""
+    probe: Callable[[Graph, Callable[[Tensor], Tensor], torch.device, torch.dtype], Tensor] | None = None
+    """`probe(graph, run, device, dtype)`: the dense weight, from what `run` gives for unit inputs without a bias; none
+    where that is not worth it."""
     is_weight: bool = False
     """Whether the layer is the weight itself: its `forward` without inputs gives all of it."""
     is_indexed: bool = False

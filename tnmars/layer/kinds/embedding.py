@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -80,6 +81,12 @@ def _skipped(graph: Graph) -> int | None:
     return row if isinstance(row, int) else None
 
 
+def probe(graph: Graph, run: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
+    rows = run(torch.arange(graph.vocab, device=device))
+    skip = _skipped(graph)
+    return rows if skip is None else rows.index_fill(0, torch.tensor([skip], device=device), 0.0)
+
+
 def dense(graph: Graph, weight: Tensor, bias: Tensor | None, index: Tensor) -> Tensor:
     return looked_up(graph, weight, index, _skipped(graph))
 
@@ -137,4 +144,4 @@ def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags
     return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
 """
 
-EMBEDDING = LayerKind(forward, examples, zero, source, dense, sizes, is_indexed=True)
+EMBEDDING = LayerKind(forward, examples, zero, source, dense, sizes, probe, is_indexed=True)

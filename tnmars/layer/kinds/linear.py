@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -15,6 +16,8 @@ from tnmars.layer.kinds.base import Layer, LayerKind, check_dtype, modes_text, r
 
 
 def forward(layer: Layer, x: Tensor) -> Tensor:
+    if x.is_nested:
+        return _nested(layer, x)
     inside, outside = layer.graph.in_features, layer.graph.out_features
     if x.dim() == 0 or x.shape[-1] != inside:
         shape, modes = tuple(x.shape), modes_text(layer.graph, Role.IN)
@@ -24,6 +27,19 @@ def forward(layer: Layer, x: Tensor) -> Tensor:
         return layer.compute(x.shape[0], x)
     flat = x.reshape(prod(x.shape[:-1]), inside)
     return layer.compute(flat.shape[0], flat).reshape(*x.shape[:-1], outside)
+
+
+def _nested(layer: Layer, x: Tensor) -> Tensor:
+    """The rows of sequences of different lengths, as `nn.TransformerEncoder` passes them on in evaluation."""
+    parts = x.unbind()
+    rows = forward(layer, torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]))
+    found = torch.split(rows, [part[..., 0].numel() for part in parts])
+    shaped = [rows.reshape(*part.shape[:-1], rows.shape[-1]) for rows, part in zip(found, parts, strict=True)]
+    return torch.nested.as_nested_tensor(shaped, layout=x.layout)
+
+
+def probe(graph: Graph, run: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return run(torch.eye(graph.in_features, device=device, dtype=dtype)).T
 
 
 def dense(graph: Graph, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
@@ -44,7 +60,19 @@ def sizes(graph: Graph) -> dict[str, Any]:
 
 def source(graph: Graph, cores: tuple[str, ...]) -> str:
     flat = f"run(x.reshape(-1, {graph.in_features}), {run_arguments(graph)})"
-    return f"def forward(self, x):\n    return {flat}.reshape(*x.shape[:-1], {graph.out_features})\n"
+    return _SOURCE.format(flat=flat, outside=graph.out_features, cores=cores)
 
 
-LINEAR = LayerKind(forward, examples, zero, source, dense, sizes)
+_SOURCE = """\
+def forward(self, x):
+    return {flat}.reshape(*x.shape[:-1], {outside})
+
+@property
+def weight(self):
+    \"\"\"The dense weight, for code that reads it, such as torch's transformer.\"\"\"
+    cores = dict(self.cores.named_parameters())
+    return whole(*[cores[name] for name in {cores}])[0]
+"""
+
+
+LINEAR = LayerKind(forward, examples, zero, source, dense, sizes, probe)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tnmars.fitting.decomposition import Labels, contract, labels
+from tnmars.decomposing.tensors import Labels, contract, labels
 from tnmars.graph import Graph
 
 ROW = "#row"

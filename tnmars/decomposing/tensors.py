@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import opt_einsum
 import torch
 from torch import Tensor
 
+from tnmars.decomposing.rewritten import cores_after
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.init import deviations
 from tnmars.layer.open_slices import resized
-from tnmars.pruning.follow import cores_after
 
 Labels = tuple[str, ...]
 
@@ -93,6 +94,18 @@ def dense(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
     if total is None:
         return torch.zeros([mode.size for mode in graph.modes], dtype=torch.float64)
     return total
+
+
+def balanced(graph: Graph, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The cores with equal root mean squares within each term; the weight is the same."""
+    after = dict(cores)
+    for term in graph.terms:
+        names = [graph.qualified(term, core.name) for core in term.cores]
+        norms = [float(cores[name].norm()) / cores[name].numel() ** 0.5 for name in names]
+        common = prod(norms) ** (1 / len(norms)) if min(norms) > 0.0 else 0.0
+        for name, norm in zip(names, norms, strict=True):
+            after[name] = cores[name] * (common / norm if common else 1.0)
+    return after
 
 
 def contract(inputs: Sequence[Labels], output: Labels, values: Sequence[Tensor]) -> Tensor:

@@ -13,9 +13,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.fitting.decomposition import Decomposition, dense
-from tnmars.fitting.gram import gram
-from tnmars.fitting.rows import jacobian_at, values_at
+from tnmars.decomposing.gram import gram
+from tnmars.decomposing.rows import jacobian_at, values_at
+from tnmars.decomposing.tensors import Decomposition, balanced, dense
 from tnmars.graph import Graph
 
 LARGE = 3000
@@ -64,7 +64,7 @@ def refined(decomposition: Decomposition, data: Data, steps: int, *, gain: float
         return _descended(decomposition, data, steps)
     names = list(decomposition.graph.cores)
     shapes = [decomposition.cores[name].shape for name in names]
-    cores = balanced(decomposition)
+    cores = balanced(decomposition.graph, decomposition.cores)
 
     def split(flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [prod(shape) for shape in shapes])
@@ -136,21 +136,12 @@ def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
         damping = max(10.0 * damping, 1e-12 * float(matrix.diagonal().max()))
 
 
-def balanced(decomposition: Decomposition) -> dict[str, Tensor]:
-    """The cores with equal norms within each term; the tensor is the same."""
-    cores: dict[str, Tensor] = {}
-    for term in decomposition.graph.terms:
-        names = [decomposition.graph.qualified(term, core.name) for core in term.cores]
-        norms = [float(decomposition.cores[name].norm()) / decomposition.cores[name].numel() ** 0.5 for name in names]
-        common = prod(norms) ** (1 / len(norms)) if min(norms) > 0.0 else 0.0
-        for name, norm in zip(names, norms, strict=True):
-            cores[name] = decomposition.cores[name] * (common / norm if common else 1.0)
-    return cores
-
-
 def _descended(decomposition: Decomposition, data: Data, steps: int) -> tuple[Decomposition, float]:
     """The same as `refined`, by L-BFGS, which needs no matrix."""
-    leaves = {name: core.contiguous().clone().requires_grad_() for name, core in balanced(decomposition).items()}
+    leaves = {
+        name: core.contiguous().clone().requires_grad_()
+        for name, core in balanced(decomposition.graph, decomposition.cores).items()
+    }
     search = torch.optim.LBFGS(
         list(leaves.values()),
         max_iter=10 * steps,

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.fitting.decomposition import Labels, contract, labels
+from tnmars.decomposing.tensors import Labels, contract, labels
 from tnmars.graph import Graph
 
 

@@ -1,0 +1,1 @@
+"""Decomposing a weight: cores for any graph, ranks from a target, metrics from data, and canonical forms."""

@@ -1,0 +1,111 @@
+"""Between torch's layout of a weight and one axis per mode: padding is added as zeros, and cut off on the way back.
+
+A metric has two flat axes: the source (what the weight is multiplied with: inputs, taps, rows of a table) and the
+outputs. This file says which modes lie on them; it does not know what a metric is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from tnmars.errors import Problem, ShapeError, TnmarsError
+from tnmars.graph import Graph
+from tnmars.graph.kinds import Role
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A flat axis of the dense weight: its modes in order, and for each of its parts the real and the padded length."""
+
+    modes: tuple[str, ...]
+    real: tuple[int, ...]
+    held: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The length without padding."""
+        return prod(self.real)
+
+
+def source(graph: Graph) -> Flat:
+    """The axis of inputs and taps, or of the rows of a table; it has no modes for a plain tensor."""
+    return _flat(graph, lambda role: role not in (Role.OUT, Role.FREE))
+
+
+def outputs(graph: Graph) -> Flat:
+    """The axis of outputs; it has no modes for a plain tensor."""
+    return _flat(graph, lambda role: role is Role.OUT)
+
+
+def _flat(graph: Graph, belongs: object) -> Flat:
+    assert callable(belongs)
+    roles = {mode.name: mode.role for mode in graph.modes}
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    parts = [
+        (axis, real)
+        for axis, real in zip(graph.weight_axes, graph.weight_lengths, strict=True)
+        if axis and belongs(roles[axis[0]])
+    ]
+    return Flat(
+        tuple(name for axis, _ in parts for name in axis),
+        tuple(real for _, real in parts),
+        tuple(prod(sizes[name] for name in axis) for axis, _ in parts),
+    )
+
+
+def padded(value: Tensor, real: Sequence[int], held: Sequence[int]) -> Tensor:
+    """A tensor with zeros added at the end of each axis; the axes have the real lengths before."""
+    if tuple(real) == tuple(held):
+        return value
+    missing = [pair for old, new in zip(reversed(real), reversed(held), strict=True) for pair in (0, new - old)]
+    return functional.pad(value, missing)
+
+
+def by_modes(graph: Graph, weight: Tensor) -> Tensor:
+    """The weight with one axis per mode in the graph's order, in float64, zero where the modes hold padding."""
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    order = [name for axis in graph.weight_axes for name in axis]
+    held = [prod(sizes[name] for name in axis) for axis in graph.weight_axes]
+    values = padded(weight.detach().to("cpu", torch.float64).reshape(graph.weight_lengths), graph.weight_lengths, held)
+    return values.reshape([sizes[name] for name in order]).permute([order.index(name) for name in sizes])
+
+
+def in_torch(graph: Graph, values: Tensor) -> Tensor:
+    """The weight in torch's layout, without padding, from one axis per mode."""
+    names = [mode.name for mode in graph.modes]
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    order = [names.index(name) for axis in graph.weight_axes for name in axis]
+    flat = values.permute(order).reshape([prod(sizes[name] for name in axis) for axis in graph.weight_axes])
+    return flat[tuple(slice(length) for length in graph.weight_lengths)].reshape(graph.dense_shape)
+
+
+def checked(graph: Graph, weight: object) -> Tensor:
+    """The weight as a tensor, if it can be decomposed with this graph.
+
+    Raises `ShapeError` for another shape, and `TnmarsError` for entries that are not finite real numbers, or a graph
+    without terms.
+    """
+    if not isinstance(weight, Tensor):
+        try:
+            weight = torch.as_tensor(weight)
+        except (TypeError, ValueError, RuntimeError):
+            raise TnmarsError(f"the weight is {type(weight).__name__}, but must be a tensor or an array.") from None
+    if tuple(weight.shape) != graph.dense_shape:
+        text = f"the weight has shape {tuple(weight.shape)}, but must have {graph.dense_shape}."
+        raise ShapeError(Problem(text, f"That is torch's layout for this graph: {graph.signature}."))
+    if weight.is_complex():
+        raise TnmarsError(f"the weight has type {weight.dtype}, but must have real numbers.")
+    if not graph.terms:
+        raise TnmarsError("the graph has no terms, so there is nothing to decompose the weight into.")
+    finite = torch.isfinite(weight)
+    if not bool(finite.all()):
+        wrong = int((~finite).sum())
+        text = f"the weight has {wrong:,} of {weight.numel():,} entries that are NaN or infinite."
+        raise TnmarsError(Problem(text, "Every entry must be a finite number; tnmars.fit takes NaN as unknown."))
+    return weight.detach()

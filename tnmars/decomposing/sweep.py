@@ -1,0 +1,273 @@
+"""Trees: the best directions across every bond, from the leaves to the root, with or without a metric.
+
+Every core except the root becomes a basis over its axes, orthonormal in the metric of its side, and the tensor shrinks
+to coordinates. Nothing is inverted at the root, so that is where a core with many inputs belongs: their second moment
+may be singular. Parts that no bond joins are joined by bonds of size 1 for the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tnmars.decomposing.factors import Factor, Weighting
+from tnmars.decomposing.layout import outputs
+from tnmars.decomposing.tensors import Decomposition, with_sizes
+from tnmars.graph import Graph, Term
+from tnmars.graph.topology import is_tree, parts
+
+Choose = Callable[[str, Tensor], int]
+"""From a bond and all its squared singular values, largest first, how many to keep."""
+
+SMALL = 1e-9
+"""If the smallest kept eigenvalue of a Gram matrix is below this share of the largest, singular values are computed
+from the matrix itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """A decomposition of a tree, and what was cut off on the way."""
+
+    decomposition: Decomposition
+    discarded: Mapping[str, float]
+    """For each bond the sum of the squared singular values that were cut off, in the metric."""
+    lost: float
+    """The sum of all of them, and of what was cut off between parts that no bond joins."""
+    is_bound: bool
+    """Whether the squared error is at most the sum of what was discarded: the metric splits at every bond cut."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A core with its bond towards the root."""
+
+    core: str
+    bond: str
+    is_virtual: bool = False
+
+
+def has_tree(graph: Graph) -> bool:
+    """Whether the graph is a single tree, and each mode is on one core."""
+    return is_forest(graph) and is_tree(graph.terms[0])
+
+
+def is_forest(graph: Graph) -> bool:
+    """Whether one pass finds the decomposition: one term without cycles, bonds have two ends, modes one."""
+    if len(graph.terms) != 1 or graph.shared:
+        return False
+    (term,) = graph.terms
+    ends = term.ends()
+    return len(term.bonds) == len(term.cores) - len(parts(term)) and all(len(ends[b.name]) == 2 for b in term.bonds)
+
+
+def hierarchical_svd(graph: Graph, values: Tensor) -> Decomposition:
+    """The tensor projected onto its first singular vectors across every bond.
+
+    A bond is as wide as declared, or as is useful.
+    """
+    return sweep(graph, values, up_to({name: bond.size for name, bond in graph.bonds.items()})).decomposition
+
+
+def up_to(sizes: Mapping[str, int]) -> Choose:
+    """The rule that keeps these sizes, or as many as there are."""
+    return lambda bond, spectrum: min(sizes[bond], len(spectrum))
+
+
+def sweep(graph: Graph, values: Tensor, choose: Choose, weighting: Weighting | None = None) -> Swept:
+    """The decomposition of a tensor with one axis per mode by a tree, or by several."""
+    (term,) = graph.terms
+    metric = weighting or Weighting(())
+    root = _root(graph, term, weighting)
+    joints = upwards(term, root)
+    edges = _edges(term, joints)
+    axes: list[str] = [mode.name for mode in graph.modes]
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    cores: dict[str, Tensor] = {}
+    discarded: dict[str, float] = {}
+    is_bound, lost = True, 0.0
+    for joint in joints:
+        inside = [edge for edge in edges[joint.core] if edge != joint.bond]
+        order = [*inside, *(axis for axis in axes if axis not in inside)]
+        values = values.permute([axes.index(axis) for axis in order])
+        rule: Choose = (lambda bond, spectrum: 1) if joint.is_virtual else choose
+        cut = _cut(values, order, len(inside), sizes, metric, lambda found, r=rule, b=joint.bond: r(b, found))  # type: ignore[misc]
+        count = cut.basis.shape[1]
+        is_bound &= cut.lost == 0.0 or metric.is_split(inside)
+        lost += cut.lost
+        if not joint.is_virtual:
+            discarded[joint.bond] = cut.lost
+        metric = metric.cut(inside, joint.bond, cut.basis, cut.maps, sizes)
+        sizes[joint.bond] = count
+        cores[joint.core] = _shaped(cut.basis, [*inside, joint.bond], edges[joint.core], sizes)
+        axes = [joint.bond, *order[len(inside) :]]
+        values = cut.coordinates.reshape([sizes[axis] for axis in axes])
+    cores[root] = values.permute([axes.index(edge) for edge in edges[root]])
+    return Swept(_assembled(graph, term, sizes, cores), discarded, lost, is_bound)
+
+
+def _root(graph: Graph, term: Term, weighting: Weighting | None) -> str:
+    """The core with the most entries of the axes that must not be inverted: the source's, or all without a metric."""
+    sizes = {mode.name: mode.size for mode in graph.modes}
+    outside: set[str] = set()
+    if weighting is not None:
+        outside = set(outputs(graph).modes)
+    weight = {
+        core.name: (
+            prod(sizes[edge] for edge in core.edges if edge in sizes and edge not in outside),
+            prod(sizes.get(edge, 1) for edge in core.edges),
+        )
+        for core in term.cores
+    }
+    return max(reversed(list(weight)), key=weight.__getitem__)
+
+
+def upwards(term: Term, root: str) -> list[Joint]:
+    """Every core except the root, with its bond towards the root; a core comes after all cores beyond it."""
+    names = {bond.name for bond in term.bonds}
+    ends = term.ends()
+    left = {core.name: [edge for edge in core.edges if edge in names] for core in term.cores}
+    joints: list[Joint] = []
+    tops: list[str] = []
+    while len(left) > 1:
+        leaf = next(name for name, bonds in left.items() if len(bonds) <= 1 and name != root)
+        bonds = left.pop(leaf)
+        if not bonds:
+            tops.append(leaf)
+            joints.append(Joint(leaf, f"+{len(tops)}", is_virtual=True))
+            continue
+        (bond,) = bonds
+        joints.append(Joint(leaf, bond))
+        (other,) = (name for name in ends[bond] if name != leaf)
+        left[other].remove(bond)
+    return joints
+
+
+def _edges(term: Term, joints: Sequence[Joint]) -> dict[str, tuple[str, ...]]:
+    """The edges of each core, with the bonds of size 1 that join separate parts; they all end on the root."""
+    edges = {core.name: core.edges for core in term.cores}
+    (root,) = edges.keys() - {joint.core for joint in joints}
+    for joint in joints:
+        if joint.is_virtual:
+            edges[joint.core] = (*edges[joint.core], joint.bond)
+            edges[root] = (*edges[root], joint.bond)
+    return edges
+
+
+def _shaped(basis: Tensor, have: Sequence[str], want: Sequence[str], sizes: Mapping[str, int]) -> Tensor:
+    return basis.reshape([sizes[edge] for edge in have]).permute([list(have).index(edge) for edge in want])
+
+
+def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Decomposition:
+    limited = with_sizes(graph, {graph.qualified(term, bond.name): sizes[bond.name] for bond in term.bonds})
+    ordered = {}
+    for core in term.cores:
+        name = graph.qualified(term, core.name)
+        ordered[name] = cores[core.name].reshape(limited.cores[name]).contiguous()  # without bonds that join parts
+    return Decomposition(limited, ordered, {name: name for name in limited.bonds})
+
+
+# --- one bond --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A matrix cut to some directions: `basis @ coordinates` replaces it."""
+
+    basis: Tensor
+    coordinates: Tensor
+    maps: Tensor
+    """How coordinates are computed from rows: `maps @ matrix`."""
+    lost: float
+
+
+def _cut(
+    values: Tensor,
+    axes: Sequence[str],
+    count: int,
+    sizes: Mapping[str, int],
+    metric: Weighting,
+    choose: Callable[[Tensor], int],
+) -> Cut:
+    """The tensor cut across its first `count` axes and the others."""
+    inside = axes[:count]
+    ours, theirs = metric.sides(inside, sizes)
+    rows = prod(sizes[name] for name in inside)
+    pairs = [factor.roots() for factor in ours]
+    whitened = values
+    for root, _ in pairs:
+        whitened = root.applied(whitened, axes)
+    matrix = whitened.reshape(rows, -1)
+    if metric.has_responses(inside):
+        gram = both_sides(metric.response_gram(inside, sizes), [root for root, _ in pairs], inside, sizes)
+        spectrum, vectors = _eigen(gram)
+    else:
+        spectrum, vectors = directions(matrix, whitened, axes, theirs, metric.scale, choose)
+    most = min(matrix.shape)
+    spectrum = spectrum[:most]
+    kept = choose(spectrum)
+    if kept == most < rows:  # the whole matrix is kept, also what the metric does not see
+        vectors = torch.linalg.qr(matrix)[0]
+    vectors = vectors[:, :kept]
+    basis = maps = vectors
+    if pairs:
+        shape = [sizes[name] for name in inside]
+        basis = basis.reshape(*shape, kept)
+        maps = basis
+        for root, inverse in pairs:
+            basis = inverse.applied(basis, [*inside, ""])
+            maps = root.applied(maps, [*inside, ""])
+        basis, maps = basis.reshape(rows, kept), maps.reshape(rows, kept)
+    return Cut(basis, vectors.T @ matrix, maps.T, float(spectrum[kept:].sum()))
+
+
+def directions(
+    matrix: Tensor,
+    tensor: Tensor,
+    axes: Sequence[str],
+    theirs: Sequence[Factor],
+    scale: float,
+    choose: Callable[[Tensor], int],
+) -> tuple[Tensor, Tensor]:
+    """Squared singular values of a matrix in the metric of its columns, largest first, and left singular vectors.
+
+    `tensor` is the matrix with its axes; `theirs` are the factors of the metric of the columns.
+    """
+    rows, columns = matrix.shape
+    if rows <= columns:
+        other = matrix
+        if theirs:
+            weighed = tensor
+            for factor in theirs:
+                weighed = factor.applied(weighed, axes)
+            other = weighed.reshape(rows, -1)
+        spectrum, vectors = _eigen(matrix @ other.T)
+        kept = choose(spectrum * scale)
+        if kept == rows or float(spectrum[kept - 1]) > SMALL * float(spectrum[0]):
+            return spectrum * scale, vectors
+    for factor in theirs:
+        tensor = factor.roots()[0].applied(tensor, axes)
+    matrix = tensor.reshape(rows, -1)
+    if columns > rows:
+        matrix = torch.linalg.qr(matrix.T, mode="r")[1].T
+    vectors, values, _ = torch.linalg.svd(matrix, full_matrices=False)
+    return values.square() * scale, vectors
+
+
+def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, largest first and at least 0, and eigenvectors."""
+    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.T))
+    return values.flip(0).clamp(min=0.0), vectors.flip(1)
+
+
+def both_sides(gram: Tensor, roots: Sequence[Factor], inside: Sequence[str], sizes: Mapping[str, int]) -> Tensor:
+    """A matrix over the axes inside, multiplied by the roots from both sides."""
+    for _ in range(2):
+        value = gram.reshape(*(sizes[name] for name in inside), -1)
+        for root in roots:
+            value = root.applied(value, [*inside, ""])
+        gram = value.reshape(gram.shape).T
+    return gram

@@ -1,0 +1,45 @@
+"""Parameters by name, where any name is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+
+class Cores(nn.Module):
+    """Holds cores by name: `cores.G1`, or `cores.t1.G1`. Any identifier is a name here, also `type` or `forward`."""
+
+    def __init__(self, values: Mapping[str, nn.Parameter] | None = None):
+        super().__init__()
+        for name, value in (values or {}).items():
+            self.put(name, value)
+
+    def put(self, name: str, value: nn.Parameter) -> None:
+        first, _, rest = name.partition(".")
+        if not rest:
+            self._parameters[first] = value
+            return
+        child = self._modules.setdefault(first, Cores())
+        assert isinstance(child, Cores)
+        child.put(rest, value)
+
+    def get(self, name: str) -> nn.Parameter:
+        quick = self._parameters.get(name)
+        if quick is not None:
+            return quick
+        first, _, rest = name.partition(".")
+        if not rest:
+            value = self._parameters[first]
+            assert value is not None
+            return value
+        child = self._modules[first]
+        assert isinstance(child, Cores)
+        return child.get(rest)
+
+    def train(self, mode: bool = True) -> Cores:
+        """As in `nn.Module`, which would assign to a core named `training`."""
+        self.__dict__["training"] = mode
+        for child in self.children():
+            child.train(mode)
+        return self

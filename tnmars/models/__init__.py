@@ -1,0 +1,1 @@
+"""Whole models: from a trained model to a smaller one, and back."""

@@ -1,0 +1,149 @@
+"""Compiled layers with the arguments of torch's own: sizes and options, and a family with its rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tnmars import families
+from tnmars.compiler import compile
+from tnmars.layer.module import TNModule
+
+_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "device", "dtype")
+"""The keywords that `compile` takes; all others go to the family."""
+
+Sizes = int | tuple[int, ...]
+
+
+def Linear(  # noqa: N802
+    in_features: int,
+    out_features: int,
+    bias: bool = True,
+    *,
+    family: str = "tt",
+    rank: int | None = None,
+    **options: Any,
+) -> TNModule:
+    """A compiled layer in place of `torch.nn.Linear`, with random cores.
+
+    Args:
+        in_features: As in torch.
+        out_features: As in torch.
+        bias: As in torch.
+        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        rank: The size of every bond; or give `ranks`.
+        **options: `ways`, the number of modes that inputs and outputs are split into; what the family takes (`ranks`,
+            `terms`, ...); and what `tnmars.compile` takes (`selector`, `batch`, `device`, `dtype`, ...).
+
+    Raises:
+        GraphError: The family does not fit the sizes, or has no rank.
+
+    Example:
+        >>> import tnmars
+        >>> layer = tnmars.Linear(784, 625, family="tt", rank=8)
+        >>> layer.in_features, layer.out_features, list(layer.graph.bonds)
+        (784, 625, ['r1', 'r2'])
+    """
+    return _made("linear", in_features, out_features, (), {"bias": bias}, family, rank, options)
+
+
+def _conv(ndim: int, name: str) -> Any:
+    def conv(
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        bias: bool = True,
+        *,
+        family: str = "tucker2",
+        rank: int | None = None,
+        **options: Any,
+    ) -> TNModule:
+        kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
+        own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias}
+        return _made("conv", in_channels, out_channels, kernel, own, family, rank, options)
+
+    conv.__name__ = conv.__qualname__ = name
+    conv.__doc__ = _CONV.format(name=name, kernel=f"({', '.join(['3'] * ndim)}{',' if ndim == 1 else ''})")
+    return conv
+
+
+_CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
+
+    Args:
+        in_channels: As in torch.
+        out_channels: As in torch.
+        kernel_size: As in torch; `stride`, `padding`, `dilation` and `bias` too. There are no groups.
+        stride: As in torch.
+        padding: As in torch.
+        dilation: As in torch.
+        bias: As in torch.
+        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        rank: The size of every bond; or give `ranks`.
+        **options: As in `tnmars.Linear`.
+
+    Raises:
+        GraphError: The family does not fit the sizes, or has no rank.
+
+    Example:
+        >>> import tnmars
+        >>> layer = tnmars.{name}(16, 32, 3, padding=1, family="tucker2", rank=4)
+        >>> layer.kernel_size
+        {kernel}
+    """
+
+Conv1d = _conv(1, "Conv1d")
+Conv2d = _conv(2, "Conv2d")
+Conv3d = _conv(3, "Conv3d")
+
+
+def Embedding(  # noqa: N802
+    num_embeddings: int,
+    embedding_dim: int,
+    padding_idx: int | None = None,
+    *,
+    family: str = "tt",
+    rank: int | None = None,
+    **options: Any,
+) -> TNModule:
+    """A compiled layer in place of `torch.nn.Embedding`, with random cores.
+
+    Args:
+        num_embeddings: As in torch. It is rounded up to a number that splits evenly; the rest is padding.
+        embedding_dim: As in torch.
+        padding_idx: As in torch.
+        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        rank: The size of every bond; or give `ranks`.
+        **options: As in `tnmars.Linear`. With `mode="sum"` or `"mean"` the layer is called as `torch.nn.EmbeddingBag`.
+
+    Raises:
+        GraphError: The family does not fit the sizes, or has no rank.
+
+    Example:
+        >>> import tnmars
+        >>> layer = tnmars.Embedding(10_000, 128, family="tt", rank=8)
+        >>> layer.num_embeddings, layer.embedding_dim
+        (10000, 128)
+    """
+    own: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
+    if "mode" in options:
+        own["mode"] = options.pop("mode")
+    return _made("embedding", num_embeddings, embedding_dim, (), own, family, rank, options)
+
+
+def _made(
+    kind: str,
+    inside: int,
+    outside: int,
+    kernel: tuple[int, ...],
+    own: dict[str, Any],
+    family: str,
+    rank: int | None,
+    options: dict[str, Any],
+) -> TNModule:
+    given = {key: value for key, value in options.items() if key not in _COMPILED}
+    if rank is not None:
+        given["rank"] = rank
+    graph = families.of_layer(family, kind, inside, outside, kernel=kernel, options=own, **given)
+    return compile(graph, **{key: value for key, value in options.items() if key in _COMPILED})

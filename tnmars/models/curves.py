@@ -1,0 +1,118 @@
+"""For one weight the ways to decompose it, from wide to narrow: ranks, size and loss of each. The layers' choices.
+
+Ranks of a tree follow from its singular values in the metric of the data: cutting a bond to k slices loses the sum of
+the squared values that go. Slices go one after the other, the least loss per parameter saved first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+from torch import Tensor
+
+from tnmars.decomposing.decompose import decompose
+from tnmars.decomposing.metric import Metric
+from tnmars.decomposing.spectra import spectra
+from tnmars.decomposing.sweep import is_forest
+from tnmars.decomposing.tensors import with_sizes
+from tnmars.decomposing.unfolding import below
+from tnmars.graph import Graph
+from tnmars.graph.counts import count
+from tnmars.graph.kinds import Role
+from tnmars.models.rules import Candidate
+from tnmars.program.expected import evaluate, parameter_terms
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One way to decompose a weight."""
+
+    candidate: Candidate
+    sizes: Sizes
+    parameters: int
+    """Of the cores."""
+    loss: float
+    """The expected squared change of the model's outputs, to second order."""
+
+    @property
+    def graph(self) -> Graph:
+        return with_sizes(self.candidate.graph, self.sizes)
+
+
+def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
+    """The ways to decompose a weight by one graph, narrowest last; only those with fewer parameters than the weight."""
+    graph = candidate.graph
+    if not graph.bonds:
+        return []
+    if not is_forest(graph) and not candidate.has_ranks:
+        graph = widest(graph, weight.numel())
+        candidate = replace(candidate, graph=graph)
+    found = spectra(weight, graph, metric)
+    if candidate.has_ranks:
+        found = {name: values[: graph.bonds[name].size] for name, values in found.items()}
+    base = 0.0
+    if not is_forest(graph):
+        made = decompose(weight, graph, metric=metric)
+        base = (made.metric_error if made.metric_error is not None else made.error) ** 2
+        base *= sum(float(values.sum()) for values in found.values()) / max(1, len(found))
+    return list(_path(candidate, {name: values.tolist() for name, values in found.items()}, weight.numel(), base))
+
+
+def needs_inputs(graph: Graph) -> bool:
+    """Whether the ranks of a graph depend on the full second moment of the inputs.
+
+    Not if every bond has a side without inputs: the second moment of the outputs is enough there.
+    """
+    if not is_forest(graph):
+        return True
+    outside = {mode.name for mode in graph.of_role(Role.OUT)}
+    inside = {mode.name for mode in graph.modes} - outside
+    (term,) = graph.terms
+    sides = (set(side) & inside for side in below(graph, term).values())
+    return any(side and side != inside for side in sides)
+
+
+def widest(graph: Graph, room: int) -> Graph:
+    """The graph with the largest common size of its bonds that has fewer parameters than `room`."""
+    size = 1
+    while count(with_sizes(graph, dict.fromkeys(graph.bonds, size + 1))).cores < room:
+        size += 1
+    return with_sizes(graph, dict.fromkeys(graph.bonds, size))
+
+
+def _path(candidate: Candidate, values: Mapping[str, list[float]], most: int, base: float) -> list[Choice]:
+    """All slices to one of each bond, one slice less at a time."""
+    terms = parameter_terms(candidate.graph)
+    sizes = {name: len(entries) for name, entries in values.items()}
+    lost = base
+    path: list[Choice] = []
+
+    def price(name: str) -> tuple[float, int, str]:
+        size = sizes[name]
+        saved = int(evaluate(terms, sizes)) - int(evaluate(terms, {**sizes, name: size - 1}))
+        return max(values[name][size - 1], 0.0) / max(saved, 1), size, name
+
+    def note() -> None:
+        parameters = int(evaluate(terms, sizes))
+        if parameters < most:
+            path.append(Choice(candidate, dict(sizes), parameters, lost))
+
+    heap = [price(name) for name, size in sizes.items() if size > 1]
+    heapify(heap)
+    note()
+    while heap:
+        _, size, name = heappop(heap)
+        current = price(name)
+        if size != sizes[name] or (heap and current > heap[0]):
+            heappush(heap, current)  # what it saves has changed since
+            continue
+        lost += max(values[name][size - 1], 0.0)
+        sizes[name] = size - 1
+        note()
+        if sizes[name] > 1:
+            heappush(heap, price(name))
+    return path

@@ -1,0 +1,217 @@
+"""A user's data to batches of model inputs, and a model's outputs to tensors. Nothing here knows about compiled layers.
+
+`data` is any iterable of model inputs: a `DataLoader`, a list of batches, or one tensor that holds all samples. What a
+batch means for a model is decided here, in one place, so that every function that takes `data` agrees.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+
+from tnmars.errors import Problem, TnmarsError
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with: positional and keyword arguments."""
+Inputs = Callable[[Any], Any]
+"""From what `data` yields to a model's inputs: a tensor, a tuple of positional or a mapping of keyword arguments."""
+
+ROWS = 64
+"""A tensor that holds all samples is cut into batches of this many rows."""
+ANSWERS = ("logits", "last_hidden_state")
+"""The fields that hold the answer of a model whose output is an object or a mapping, best first."""
+
+
+def batches(
+    data: Iterable[Any], inputs: Inputs | None = None, *, model: nn.Module | None = None, rows: int = ROWS
+) -> Iterator[Batch]:
+    """The arguments of a model for each batch of some data.
+
+    Args:
+        data: A `DataLoader`, any other iterable of batches, or one tensor with all samples, which is cut into batches
+            of `rows`. A batch is a tensor, a mapping of keyword arguments, or a sequence. Of a sequence such as
+            `(images, labels)` the first element is taken, or as many as the model has positional arguments without a
+            default. If the first element is itself a sequence or a mapping, it holds all arguments.
+        inputs: Called with each batch instead: returns a tensor, a tuple of positional arguments or a mapping of
+            keyword arguments, all of which the model gets.
+        model: The model that is to be called. Of a mapping, it gets the keys that its `forward` names.
+        rows: The batch size for one tensor with all samples.
+
+    Yields:
+        Positional and keyword arguments, for `call`.
+
+    Raises:
+        TnmarsError: If there is no batch, a batch is not one of these, or an input has NaN.
+
+    Example:
+        >>> pairs = [(torch.ones(2, 3), torch.zeros(2))]
+        >>> [(len(args), named) for args, named in batches(pairs)]
+        [(1, {})]
+    """
+    at = -1
+    for at, given in enumerate(checked(data, rows)):
+        batch = _given(inputs(given), at) if inputs is not None else _taken(given, at, model)
+        _check_numbers(batch, at)
+        yield batch
+    if at < 0:
+        text = "data has no batch."
+        raise TnmarsError(Problem(text, "An iterator that was used before is empty: give a list or a DataLoader."))
+
+
+def checked(data: Any, rows: int = ROWS) -> Iterable[Any]:
+    """What is to be iterated over: `data`, or a tensor in batches. Raises `TnmarsError` for what holds no batches."""
+    if isinstance(data, Tensor):
+        return [data[at : at + rows] for at in range(0, len(data), rows)]
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        text = f"data is a {type(data).__name__}, which yields single samples."
+        raise TnmarsError(Problem(text, "Give batches: torch.utils.data.DataLoader(data, batch_size=64)."))
+    if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        text = f"data is of type {type(data).__name__}, but must be an iterable of batches."
+        raise TnmarsError(Problem(text, "Give a DataLoader, a list of batches, or one tensor with all samples."))
+    found: Iterable[Any] = data
+    return found
+
+
+def _given(value: Any, at: int) -> Batch:
+    """What the user's own function returned, all of it."""
+    if isinstance(value, Tensor):
+        return (value,), {}
+    if isinstance(value, Mapping):
+        return (), dict(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(value), {}
+    raise TnmarsError(
+        f"inputs returned a {type(value).__name__} for batch {at}, but must return a tensor, a tuple or a mapping."
+    )
+
+
+def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:
+    """The arguments in a batch of the data."""
+    if isinstance(value, Tensor):
+        return (value,), {}
+    if isinstance(value, Mapping):
+        return (), _named(value, at, model)
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
+        text = f"batch {at} of the data is of type {type(value).__name__}, but must be a tensor, a tuple or a mapping."
+        raise TnmarsError(Problem(text, "Say how to make inputs of it: inputs=lambda batch: ..."))
+    if isinstance(value[0], Mapping):
+        return (), _named(value[0], at, model)
+    if isinstance(value[0], (tuple, list)):
+        return tuple(value[0]), {}
+    count = 1 if model is None else max(1, _required(model))
+    if len(value) < count:
+        text = f"batch {at} of the data has {len(value)} elements, but the model takes {count} inputs."
+        raise TnmarsError(Problem(text, "Say how to make inputs of it: inputs=lambda batch: ..."))
+    return tuple(value[:count]), {}
+
+
+def _named(value: Mapping[str, Any], at: int, model: nn.Module | None) -> dict[str, Any]:
+    """The entries of a mapping that the model names; all of them where it takes any, or is not known."""
+    parameters = {} if model is None else inspect.signature(model.forward).parameters
+    if not parameters or any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values()):
+        return dict(value)
+    kept = {key: entry for key, entry in value.items() if key in parameters}
+    if not kept:
+        text = f"batch {at} of the data has the keys {', '.join(map(str, value))}, none of which the model takes."
+        raise TnmarsError(Problem(text, f"It takes: {', '.join(parameters)}. Or give inputs=lambda batch: ..."))
+    return kept
+
+
+def _required(model: nn.Module) -> int:
+    """The number of positional arguments without a default of a model's `forward`."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(entry.kind in kinds and entry.default is entry.empty for entry in parameters)
+
+
+def _check_numbers(batch: Batch, at: int) -> None:
+    """Refuses NaN. Infinite numbers are allowed, because attention masks have them."""
+    args, named = batch
+    for name, value in (*((f"input {place + 1}", value) for place, value in enumerate(args)), *named.items()):
+        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+            raise TnmarsError(f"batch {at} of the data has NaN in {name}.")
+
+
+def call(model: nn.Module, batch: Batch) -> Any:
+    """What a model returns for a batch of `batches`, whose tensors are moved to the model's device first.
+
+    >>> call(nn.Identity(), ((torch.ones(2),), {}))
+    tensor([1., 1.])
+    """
+    args, named = moved(batch, device_of(model))
+    return model(*args, **named)
+
+
+def moved(batch: Batch, device: torch.device | None) -> Batch:
+    """A batch with its tensors on a device; as it is where there is none."""
+
+    def to(value: Any) -> Any:
+        return value.to(device) if isinstance(value, Tensor) and device is not None else value
+
+    args, named = batch
+    return tuple(map(to, args)), {key: to(value) for key, value in named.items()}
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """The device of a model's first parameter or buffer; None if it has neither."""
+    for values in (model.parameters(), model.buffers()):
+        for value in values:
+            return value.device
+    return None
+
+
+def samples(batch: Batch) -> int:
+    """The number of samples in a batch: the length of the first axis of its first tensor, or 1.
+
+    >>> samples(((torch.ones(5, 2),), {}))
+    5
+    """
+    args, named = batch
+    for value in (*args, *named.values()):
+        if isinstance(value, Tensor) and value.dim():
+            return value.shape[0]
+    return 1
+
+
+def primary(output: Any) -> list[Tensor]:
+    """The tensors of a model's output that hold its answer, always as a list.
+
+    A tensor is the answer itself. Of an object or a mapping it is the field `logits`, or else `last_hidden_state`; of
+    any other mapping, tuple, list or dataclass, all floating-point tensors in it, in order.
+
+    Raises:
+        TnmarsError: If there is no floating-point tensor.
+
+    Example:
+        >>> [value.shape for value in primary({"loss": torch.ones(()), "logits": torch.ones(2, 3)})]
+        [torch.Size([2, 3])]
+        >>> len(primary((torch.ones(2), (torch.ones(1), torch.ones(1)))))
+        3
+    """
+    found = list(_answers(output))
+    if not found:
+        text = f"the model returns a {type(output).__name__} without a floating-point tensor."
+        raise TnmarsError(Problem(text, "Its output must be a tensor, or hold tensors in a tuple, list or mapping."))
+    return found
+
+
+def _answers(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+        return
+    fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    for name in ANSWERS:
+        value = fields.get(name)
+        if value is not None:
+            yield from _answers(value)
+            return
+    inner = output if isinstance(output, (tuple, list)) else fields.values()
+    for value in inner:
+        if isinstance(value, (Tensor, Mapping, tuple, list)):
+            yield from _answers(value)

@@ -1,0 +1,139 @@
+"""Torch's own layers as tnmars sees them: kind, sizes, options and weight, or why a layer cannot be replaced.
+
+One table says for each class of torch what it is. Nothing here knows about graphs or budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tnmars.graph import Graph
+from tnmars.graph.kinds import KINDS, Role
+from tnmars.layer.module import Shell
+
+
+@dataclass(frozen=True, eq=False)
+class DenseLayer:
+    """A layer of torch that a compiled one can replace."""
+
+    kind: str
+    inside: int
+    """Input features or channels; rows of an embedding."""
+    outside: int
+    kernel: tuple[int, ...]
+    options: dict[str, Any]
+    """The options under the names of the graph's kind."""
+    weight: Tensor
+    bias: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    def fits(self, graph: Graph) -> bool:
+        """Whether a graph has this layer's kind and sizes."""
+        return graph.kind == self.kind and graph.dense_shape == self.shape
+
+
+def _linear(layer: nn.Linear) -> DenseLayer | str:
+    has_bias = layer.bias is not None
+    return DenseLayer("linear", layer.in_features, layer.out_features, (), {"bias": has_bias}, layer.weight, layer.bias)
+
+
+def _conv(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> DenseLayer | str:
+    if layer.groups != 1:
+        return f"it has {layer.groups} groups; only groups=1 is supported"
+    if layer.padding_mode != "zeros":
+        return f"its padding_mode is '{layer.padding_mode}'; only 'zeros' is supported"
+    padding = layer.padding if isinstance(layer.padding, str) else tuple(layer.padding)
+    options = {"stride": tuple(layer.stride), "dilation": tuple(layer.dilation), "padding": padding}
+    kernel = tuple(layer.kernel_size)
+    has_bias = {"bias": layer.bias is not None}
+    return DenseLayer(
+        "conv", layer.in_channels, layer.out_channels, kernel, options | has_bias, layer.weight, layer.bias
+    )
+
+
+def _table(layer: nn.Embedding | nn.EmbeddingBag, options: dict[str, Any]) -> DenseLayer | str:
+    for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(layer, name, None):
+            return f"it has the option {name}, which is not supported"
+    if layer.padding_idx is not None:
+        options["padding_idx"] = layer.padding_idx
+    return DenseLayer("embedding", layer.num_embeddings, layer.embedding_dim, (), options, layer.weight)
+
+
+def _embedding(layer: nn.Embedding) -> DenseLayer | str:
+    return _table(layer, {})
+
+
+def _bag(layer: nn.EmbeddingBag) -> DenseLayer | str:
+    if layer.mode not in ("sum", "mean"):
+        return f"its mode is '{layer.mode}'; only 'sum' and 'mean' are supported"
+    if layer.include_last_offset:
+        return "it has include_last_offset, which is not supported"
+    return _table(layer, {"mode": layer.mode})
+
+
+TORCH_LAYERS: dict[type[nn.Module], Callable[[Any], DenseLayer | str]] = {
+    nn.Linear: _linear,
+    nn.Conv1d: _conv,
+    nn.Conv2d: _conv,
+    nn.Conv3d: _conv,
+    nn.Embedding: _embedding,
+    nn.EmbeddingBag: _bag,
+}
+"""For each class of torch, what it is, or in words why it cannot be replaced."""
+
+
+def describe(module: nn.Module) -> DenseLayer | str | None:
+    """What a module is; in words why it cannot be replaced; None if it is no layer of the table.
+
+    A subclass counts if it computes what its base class does: its `forward` is the base class's own.
+    """
+    for base, found in TORCH_LAYERS.items():
+        if isinstance(module, base):
+            if parametrize.is_parametrized(module):
+                return "its weight is parametrized"
+            if type(module).forward is not base.forward:
+                return f"{type(module).__name__} has a forward method of its own"
+            if isinstance(module.weight, nn.parameter.UninitializedParameter):
+                return "its weight is not initialized; run the model once first"
+            return found(module)
+    return None
+
+
+def holders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a model by name, except those inside compiled layers."""
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in inside:
+            continue
+        if isinstance(module, Shell):
+            inside |= set(module.modules())
+            continue
+        yield name, module
+
+
+def source_axis(kind: str) -> int:
+    """The axis of the dense weight whose entries inputs are multiplied with; the other side is the outputs'."""
+    layout = KINDS[kind].layout
+    return 1 - layout.index(Role.OUT) if Role.LOOKUP in layout else 1
+
+
+def as_matrix(kind: str, weight: Tensor) -> Tensor:
+    """A dense weight as a matrix of outputs by inputs (and taps, or rows of an embedding)."""
+    return weight.T if Role.LOOKUP in KINDS[kind].layout else weight.flatten(1)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's first tensor."""
+    for value in (*model.parameters(), *model.buffers()):
+        return value.device
+    return torch.device("cpu")

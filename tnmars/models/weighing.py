@@ -1,0 +1,223 @@
+"""From a model, rules and data to choices: what each weight may become, what that costs, and what the budget takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from torch import nn
+
+from tnmars.decomposing.metric import Metric
+from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.models.budget import Budget, allocate, amount
+from tnmars.models.calibration import Calibration
+from tnmars.models.costs import Cost, Setting, along, whole_macs, whole_ms
+from tnmars.models.curves import Choice, choices, needs_inputs
+from tnmars.models.data import Batch
+from tnmars.models.rules import Rules, candidates, matched
+from tnmars.models.sites import sites
+from tnmars.models.statistics import MOST_INPUTS, Collected, Moments, WeightGradients, collect, of_table_and_layer
+from tnmars.models.tying import Group, grouped, problem
+from tnmars.plan.cost import CostModel
+
+Watch = Callable[[str, int, int], None]
+"""Called with what is done, the number of the step, and the number of steps, or 0 where that is not known."""
+
+
+@dataclass(eq=False)
+class Weighed:
+    """A weight with its choices and their costs in the unit of the budget."""
+
+    group: Group
+    setting: Setting
+    metric: Metric
+    dense: Cost
+    choices: list[Choice]
+    costs: list[float]
+
+
+def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str, str]]:
+    """The weights of a model with the ways to decompose each, and why others cannot be."""
+    found, refused = sites(model)
+    matches = matched(rules, found, refused)
+    if not found:
+        text = "the model has no layer that can be decomposed."
+        hint = "Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can."
+        if refused:
+            name, why = next(iter(refused.items()))
+            hint += f" '{name}': {why}."
+        raise TnmarsError(Problem(text, hint))
+    all_groups = grouped(found.values())
+    for group in all_groups:
+        names = [site.name for site in group.sites if site.name in matches]
+        if not names:
+            group.reason = "no rule"
+            continue
+        group.rule, target = matches[names[0]]
+        group.reason = problem(group.sites)
+        if target is None:
+            group.reason = f"rule '{group.rule}'"
+        elif not group.reason:
+            group.candidates = candidates(target, group.first.layer, group.name)
+    return all_groups, refused
+
+
+def statistics(model: nn.Module, every: list[Group], calibration: Calibration, seed: int, watch: Watch) -> Collected:
+    """What the data say about the weights that may be decomposed."""
+    layers: dict[str, Moments] = {}
+    weights: dict[str, WeightGradients] = {}
+    for group in every:
+        if not group.candidates:
+            continue
+        for site in group.sites:
+            if site.is_layer:
+                layers[site.name] = Moments(site.layer, _keeps_inputs(group))
+            else:
+                assert isinstance(site.layer.weight, nn.Parameter)
+                weights[site.name] = WeightGradients(site.layer.weight)
+    return collect(
+        model, calibration.stream(), layers, weights, seed=seed, watch=lambda at: watch("statistics", at + 1, 0)
+    )
+
+
+def _keeps_inputs(group: Group) -> bool:
+    layer = group.first.layer
+    if any(site.layer.kind != layer.kind for site in group.sites):
+        return True
+    width = layer.inside * prod(layer.kernel)
+    return width <= MOST_INPUTS and any(needs_inputs(candidate.graph) for candidate in group.candidates)
+
+
+def weighed(
+    every: list[Group], collected: Collected, machine: CostModel, tune: bool, unit: str, watch: Watch
+) -> list[Weighed]:
+    """The weights that may be decomposed, with their choices and what each costs."""
+    open_groups = [group for group in every if group.candidates]
+    found = []
+    for at, group in enumerate(open_groups):
+        watch(f"ranks of {group.name}", at + 1, len(open_groups))
+        found.append(_weighed(group, collected, machine, tune, unit))
+    return found
+
+
+def _weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, unit: str) -> Weighed:
+    """A weight with its choices and what each costs."""
+    site, item = group.first, group.first.layer.weight.element_size()
+    if site.is_layer:
+        moments = [collected.layers[place.name] for place in group.sites]
+        setting = Setting(max(1, *(one.batch for one in moments)), max(one.image for one in moments), machine, tune)
+        group.reason = _unseen(moments)
+        metric = _metric(moments) if not group.reason else Metric()
+    else:
+        setting = Setting(max(1, collected.samples), 1, machine)
+        metric = collected.weights[site.name].metric()
+        group.reason = "the outputs do not depend on it" if metric.is_empty else ""
+    dense = setting.dense(site, group.candidates[0].graph)
+    found: list[Choice] = []
+    if not group.reason:
+        weight = site.layer.weight.detach()
+        for candidate in group.candidates:
+            found += choices(candidate, weight, metric)
+        if not found:
+            group.reason = "no decomposition is smaller than the weight"
+    costs = [cost for path in _by_candidate(found) for cost in along(site, path, setting, unit, item)]
+    return Weighed(group, setting, metric, dense, found, costs)
+
+
+def _unseen(moments: list[Moments]) -> str:
+    """Why the data say nothing about a weight; empty if they do."""
+    if not any(one.rows for one in moments):
+        return "the data do not reach it"
+    return "" if any(one.has_gradients for one in moments) else "the outputs do not depend on it"
+
+
+def _metric(moments: list[Moments]) -> Metric:
+    """The metric of a weight, from all places that have it."""
+    by_kind: dict[str, Moments] = {}
+    for one in moments:
+        if one.rows:
+            kind = one.layer.kind
+            by_kind[kind] = by_kind[kind].joined(one) if kind in by_kind else one
+    if len(by_kind) == 1:
+        return next(iter(by_kind.values())).metric()
+    return of_table_and_layer(by_kind["embedding"], by_kind["linear"])
+
+
+def _by_candidate(found: list[Choice]) -> list[list[Choice]]:
+    paths: dict[str, list[Choice]] = {}
+    for choice in found:
+        paths.setdefault(choice.candidate.label, []).append(choice)
+    return list(paths.values())
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What the whole model costs now, and what of that is not in weights that may be decomposed."""
+
+    unit: str
+    item: int
+    now: dict[str, float]
+    rest: dict[str, float]
+
+
+def whole(model: nn.Module, weighed: list[Weighed], batch: Batch, unit: str) -> Whole:
+    item = max((entry.group.first.layer.weight.element_size() for entry in weighed), default=4)
+    parameters = sum(value.numel() for value in model.parameters())
+    size = sum(value.numel() * value.element_size() for value in model.parameters())
+    now = {"parameters": float(parameters), "bytes": float(size), "macs": float(whole_macs(model, batch))}
+    inside = {name: sum(entry.dense.of(name, item) for entry in weighed) for name in ("parameters", "bytes", "macs")}
+    inside["ms"] = sum(entry.dense.ms for entry in weighed)
+    now["ms"] = whole_ms(model, batch) if unit == "ms" else inside["ms"]
+    rest = {name: max(0.0, now[name] - inside[name]) for name in now}
+    return Whole(unit, item, {name: rest[name] + inside[name] for name in now}, rest)
+
+
+def allocated(weighed: list[Weighed], budget: Budget, whole: Whole) -> list[Choice | None]:
+    """The choice for each weight that together meet the budget; None stays dense."""
+    unit = budget.unit
+    limit = budget.limit(whole.now[unit]) - whole.rest[unit]
+    curves = []
+    for entry in weighed:
+        own = entry.dense.of(unit, whole.item)
+        points = [(cost, choice.loss) for cost, choice in zip(entry.costs, entry.choices, strict=True)]
+        curves.append([*(point for point in points), (own, 0.0)])
+    while True:
+        try:
+            places = allocate(curves, limit)
+        except ValueError:
+            least = sum(min(cost for cost, _ in curve) for curve in curves) + whole.rest[unit]
+            raise _unreachable(budget, least, whole, weighed) from None
+        chosen = [
+            entry.choices[at] if at < len(entry.choices) else None for entry, at in zip(weighed, places, strict=True)
+        ]
+        over = _correct(weighed, chosen, curves, places, unit, whole.item) - limit
+        if over <= 1e-9 * max(1.0, limit):
+            return chosen
+
+
+def _correct(
+    weighed: list[Weighed],
+    chosen: list[Choice | None],
+    curves: list[list[tuple[float, float]]],
+    places: list[int],
+    unit: str,
+    item: int,
+) -> float:
+    """The exact cost of what was chosen, noted in the curves, whose costs may be interpolated."""
+    total = 0.0
+    for entry, choice, curve, at in zip(weighed, chosen, curves, places, strict=True):
+        if choice is not None:
+            exact = entry.setting.decomposed(entry.group.first, choice.graph).of(unit, item)
+            curve[at] = (exact, curve[at][1])
+        total += curve[at][0]
+    return total
+
+
+def _unreachable(budget: Budget, least: float, whole: Whole, weighed: list[Weighed]) -> TnmarsError:
+    text = f"the budget {budget} cannot be met: with all ranks at 1 the model has {amount(least, budget.unit)}"
+    hint = f"It has {amount(whole.now[budget.unit], budget.unit)} now, "
+    hint += f"{amount(whole.rest[budget.unit], budget.unit)} of them outside of what may be decomposed"
+    fixed = [entry.group.name for entry in weighed if not entry.choices]
+    hint += f"; {listing(fixed)} cannot be made smaller." if fixed else "."
+    return TnmarsError(Problem(f"{text}. Nothing was changed.", hint))
