@@ -47,7 +47,9 @@ def test_a_budget_reads_its_own_text(text: str) -> None:
     assert Budget.parse(str(budget)) == budget
 
 
-@pytest.mark.parametrize("wrong", ["x", "", "1x", "0.5x", "0", "-3", 0, -1, True, 1.5, None, "4 xx", "nan", "1e999", "4x4"])
+@pytest.mark.parametrize(
+    "wrong", ["x", "", "1x", "0.5x", "0", "-3", 0, -1, True, 1.5, None, "4 xx", "nan", "1e999", "4x4"]
+)
 def test_what_is_no_budget(wrong: object) -> None:
     with pytest.raises(TnmarsError) as raised:
         Budget.parse(wrong)
@@ -76,7 +78,11 @@ def best(curves: list[list[tuple[float, float]]], limit: float) -> float:
 
 def spectrum(random: np.random.Generator, ranks: int) -> list[tuple[float, float]]:
     """The curve of a layer with planted singular values, by rank; the last point is dense."""
-    values = np.sort(random.exponential(size=ranks))[::-1] * random.uniform(0.2, 5) * random.uniform(0.3, 1) ** np.arange(ranks)
+    values = (
+        np.sort(random.exponential(size=ranks))[::-1]
+        * random.uniform(0.2, 5)
+        * random.uniform(0.3, 1) ** np.arange(ranks)
+    )
     price = int(random.integers(20, 300))
     points = [(float(price * rank), float((values[rank:] ** 2).sum())) for rank in range(1, ranks + 1)]
     return [*points, (float(price * ranks * 0.7), 0.0)]

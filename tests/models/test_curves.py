@@ -43,7 +43,9 @@ def test_with_a_metric_the_values_are_those_of_the_whitened_matrix() -> None:
     layer = nn.Linear(12, 9, bias=False).double()
     inside, outside = matrix(12, 1), matrix(9, 2)
     path = paths(layer, "lowrank", Metric(inputs=inside, outputs=outside))
-    squares = torch.linalg.svdvals(torch.linalg.cholesky(outside).T @ layer.weight @ torch.linalg.cholesky(inside)).square()
+    squares = torch.linalg.svdvals(
+        torch.linalg.cholesky(outside).T @ layer.weight @ torch.linalg.cholesky(inside)
+    ).square()
     for choice in path:
         assert choice.loss == pytest.approx(float(squares[choice.sizes["r"] :].sum()), rel=1e-6)
 
@@ -87,7 +89,10 @@ def test_slices_go_by_loss_per_parameter_saved() -> None:
     first, second = list(path[0].graph.bonds)
     last = path[-2].sizes
     assert (last[first], last[second]) != (1, 1)
-    sides = {bond: torch.linalg.svdvals(layer.weight.transpose(0, axis).flatten(1)) for axis, bond in ((1, first), (0, second))}
+    sides = {
+        bond: torch.linalg.svdvals(layer.weight.transpose(0, axis).flatten(1))
+        for axis, bond in ((1, first), (0, second))
+    }
     at_one = {bond: next(i for i, choice in enumerate(path) if choice.sizes[bond] == 1) for bond in (first, second)}
     weak, strong = sorted(sides, key=lambda bond: float(sides[bond][1]))
     assert at_one[weak] < at_one[strong]
