@@ -315,7 +315,7 @@ def test_a_larger_product_costs_more(batch: int, rows: int, columns: int, depth:
     small = MODEL.matmul(*extents)
     extents[more] *= 4
     fills = columns < VECTOR <= extents[2]  # rows that fill a vector register may cost less than narrow ones
-    assert 0 < small and (fills or small < MODEL.matmul(*extents))
+    assert small > 0 and (fills or small < MODEL.matmul(*extents))
     assert MODEL.elementwise(rows, rows) < MODEL.elementwise(4 * rows, 4 * rows)
     assert MODEL.copy(rows, 1) < MODEL.copy(4 * rows, 1)
     assert MODEL.copy(64 * rows, 64) < MODEL.copy(64 * rows, 1)
