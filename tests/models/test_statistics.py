@@ -413,7 +413,7 @@ def test_a_matrix_that_is_a_table_and_a_layer_loses_what_both_lose() -> None:
 
     def loss(error: Tensor) -> float:
         first = float((one.inputs * torch.einsum("va,ab,vb->v", error, one.outputs, error)).sum())
-        return first + float((two.outputs.diagonal().mean() * torch.einsum("va,ab,vb->", error, two.inputs, error)))
+        return first + float(two.outputs.diagonal().mean() * torch.einsum("va,ab,vb->", error, two.inputs, error))
 
     errors = [torch.randn(20, 3, dtype=F64) for _ in range(2000)]
     found = [float((both.inputs * torch.einsum("va,ab,vb->v", e, both.outputs, e)).sum()) for e in errors]

@@ -17,6 +17,8 @@ from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.layer.module import Shell, TNModule
 from tnmars.models.chains import CONVOLUTIONS, Part, chain
+from tnmars.models.parametrize import restore_
+from tnmars.models.rebuilt import rebuilt_in
 from tnmars.pruning.prune_model import prune
 
 SAME = 1e-6
@@ -61,11 +63,20 @@ def to_dense_(model: nn.Module, names: str | Iterable[str] | None = None) -> nn.
         raise TnmarsError([*problems, Problem("Nothing was changed.")])
     weights = _Weights()
     made: dict[Shell, nn.Module] = {}
+    rebuilt = {layer: (owner, key) for _, owner, key, layer in rebuilt_in(model)}
     for layer in chosen.values():
-        if layer not in made:
+        if layer not in made and layer not in rebuilt:
             assert isinstance(layer, TNModule)
             made[layer] = _dense_layer(layer, weights.of(layer))
-    return _put(model, {name: made[layer] for name, layer in chosen.items()})
+    for layer in {layer for layer in chosen.values() if layer in rebuilt}:
+        _restore_(model, layer)
+    return _put(model, {name: made[layer] for name, layer in chosen.items() if layer in made})
+
+
+def _restore_(model: nn.Module, layer: Shell) -> None:
+    """Puts back a parameter that is rebuilt from cores, wherever the model has it."""
+    name, key = next((name, key) for name, _, key, other in rebuilt_in(model) if other is layer)
+    restore_(model, f"{name}.{key}" if name else key)
 
 
 def _chosen(model: nn.Module, names: str | Iterable[str] | None) -> dict[str, Shell]:
@@ -90,7 +101,7 @@ def _dense_problems(name: str, layer: Shell) -> Iterator[Problem]:
     called = f"layer '{name}'" if name else "the layer"
     if not isinstance(layer, TNModule):
         yield Problem(f"{called} is frozen, and has no cores.", "Convert the model that it was made from.")
-    elif layer.graph.kind not in BLANK:
+    elif layer.graph.kind not in BLANK and not layer.is_rebuilt:
         hint = "Name the layers to convert: to_dense_(model, names=[...]). The weight itself is layer.dense()."
         yield Problem(f"{called} is of kind {layer.graph.kind}, for which torch has no layer.", hint)
 
@@ -230,6 +241,9 @@ def as_torch_(model: nn.Module) -> Converted:
     for name, layer in chosen.items():
         if not isinstance(layer, TNModule):
             stayed[name] = "it is frozen, and has no cores"
+            continue
+        if layer.is_rebuilt:
+            stayed[name] = "its module uses the weight itself; to_dense_ puts it back"
             continue
         if layer not in made:
             parts = chain(layer if layer.masks is None else _pruned(layer))

@@ -8,7 +8,7 @@ graph becomes code.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -104,19 +104,30 @@ def _text(layer: TNModule) -> Text:
     graph, weight = layer.graph, layer._weight
     kind = kind_of(graph)
     assert weight is not None
+    if layer.is_rebuilt:
+        return Text(_cores(layer, weight, [_whole(weight)]), _WEIGHT)
     made = code(layer.plan("train", layer.nominal))
     emitted = _functions(made)
-    if kind.is_weight:
-        emitted.append(_functions(weight)[0].replace("def fold(", "def whole(", 1))
-    functions = _CORES.format(
-        shapes="".join(f'    "{name}": {graph.cores[name]},\n' for name in made.cores),
-        functions="\n\n\n".join(emitted),
-    )
+    forward = indent(kind.source(graph, weight.cores), "    ")
+    if "whole(" in forward:
+        emitted.append(_whole(weight))
+    functions = _cores(layer, made, emitted)
     written = _LAYER.format(
         bias=f"nn.Parameter(torch.empty({graph.out_features}, **where))" if graph.has_bias else "None",
-        forward=indent(kind.source(graph, weight.cores), "    "),
+        forward=forward,
     )
     return Text(functions, written)
+
+
+def _cores(layer: TNModule, made: Code, functions: Sequence[str]) -> str:
+    """The table of the cores that some code takes, and functions."""
+    shapes = "".join(f'    "{name}": {layer.graph.cores[name]},\n' for name in made.cores)
+    return _CORES.format(shapes=shapes, functions="\n\n\n".join(functions))
+
+
+def _whole(weight: Code) -> str:
+    """The text of `whole`, which gives the dense weight."""
+    return _functions(weight)[0].replace("def fold(", "def whole(", 1)
 
 
 def _functions(made: Code) -> list[str]:
@@ -163,9 +174,13 @@ def model_source(model: nn.Module) -> str:
             blocks += [numbered.layer.rstrip()]
         entries.append(f"    ({known!r}, Layer{numbers[text]}, {layer.dtype}),\n")
     is_indexed = any(kind_of(layer.graph).is_indexed for layer in names)
+    is_rebuilt = any(isinstance(layer, TNModule) and layer.is_rebuilt for layer in names)
+    if is_rebuilt:
+        blocks.append(_REBUILD)
     ties = "".join(f"    {group!r},\n" for group in _ties(model, names))
     replaced = _REPLACE.format(entries="".join(entries), ties=ties)
-    return _MODEL_HEAD + "\n\n\n".join([_HOLDER, *([_CHECK] if is_indexed else []), *blocks, replaced])
+    head = _MODEL_HEAD.replace("from torch import nn\n", _PARAMETRIZE) if is_rebuilt else _MODEL_HEAD
+    return head + "\n\n\n".join([_HOLDER, *([_CHECK] if is_indexed else []), *blocks, replaced])
 
 
 def _ties(model: nn.Module, names: Mapping[Shell, list[str]]) -> list[list[str]]:
@@ -185,6 +200,8 @@ import torch.nn.functional as F
 from torch import nn
 
 """
+
+_PARAMETRIZE = "from torch import nn\nfrom torch.nn.utils import parametrize\n"
 
 _HEAD = (
     """\
@@ -250,6 +267,45 @@ class Layer(nn.Module):
 
 {forward}'''
 
+_WEIGHT = '''\
+class Layer(nn.Module):
+    """A weight that its module uses itself, rebuilt from cores."""
+
+    def __init__(self, **where):
+        super().__init__()
+        self.cores = Cores(CORES, **where)
+
+    def forward(self):
+        cores = dict(self.cores.named_parameters())
+        return whole(*[cores[name] for name in CORES])[0]'''
+
+_REBUILD = '''\
+class Rebuilt(nn.Module):
+    """Gives a parameter from its layer; the parameter itself is gone."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self):
+        return self.layer()
+
+    def right_inverse(self, value):
+        return ()
+
+
+def rebuild_(module, name, layer):
+    """Lets a module take a parameter from a layer. Recurrent layers ask for all weights at once."""
+    with torch.no_grad():
+        for value in layer.parameters():
+            nn.init.zeros_(value)
+    parametrize.register_parametrization(module, name, Rebuilt(layer), unsafe=True)
+    if isinstance(module, nn.RNNBase):
+        module.__dict__.pop("_flat_weights", None)
+        names = module._flat_weights_names
+        rebuilt = property(lambda self: [getattr(self, name) for name in names], lambda self, value: None)
+        type(module)._flat_weights = rebuilt'''
+
 _CHECK = '''\
 def check(index, sizes):
     """Rows that are not there would be read from elsewhere. Compiled code does not look at values."""
@@ -265,17 +321,25 @@ TIES = [
 {ties}]
 
 
+INNER = "parametrizations."
+
+
 def replace_(model):
     """The model given, with these layers in the places of its own. Then load a `state_dict` of the compressed model."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    missing = [name for names, _, _ in LAYERS for name in names if name not in modules]
+    owners = [name.partition(INNER)[0].rstrip(".") for names, _, _ in LAYERS for name in names]
+    missing = [name for name in owners if name not in modules]
     if missing:
         raise ValueError(f"the model has no module called {{', '.join(missing)}}; nothing was changed.")
     for names, kind, dtype in LAYERS:
-        old = modules[names[0]]
+        old = modules[names[0].partition(INNER)[0].rstrip(".")]
         held = next(iter((*old.parameters(), *old.buffers())), None)
         layer = kind(dtype=dtype, device=None if held is None else held.device).train(old.training)
         for name in names:
+            owner, inner, rest = name.partition(INNER)
+            if inner:
+                rebuild_(modules[owner.rstrip(".")], rest.split(".")[0], layer)
+                continue
             parent, _, last = name.rpartition(".")
             model.get_submodule(parent)._modules[last] = layer
     for first, *others in TIES:

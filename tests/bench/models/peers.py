@@ -1,4 +1,4 @@
-"""What one-line calls of other packages give at equal size: tensorly-torch and Torch-Pruning.
+"""What one-line calls of other packages give at equal size: tensorly-torch and Torch-Pruning, on convolutions.
 
 torchao and PEFT do something else, which a note says instead of a figure. A package that is not installed, or a call
 that fails, is named with the reason.
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from bench.models import baselines
 from bench.models.run import MATCHED, Asked, Recorder, add
+from bench.models.speed import speed
 from bench.models.tasks import Task
 from torch import nn
 
@@ -40,21 +41,37 @@ def _swapped(task: Task, dense: nn.Module, make: Callable[[nn.Module], nn.Module
     return small.eval()
 
 
-def _tensorly(family: str) -> Peer:
+def _tensorly(family: str, **options: Any) -> Peer:
+    """Each layer by tensorly-torch's own decomposition of its weight, all with the same share of their parameters."""
+
     def build(task: Task, dense: nn.Module, ratio: float) -> nn.Module:
         import_module("tensorly").set_backend("pytorch")
         package = import_module("tltorch")
 
+        def empty(layer: nn.Module, share: float) -> Any:
+            return package.FactorizedConv.from_conv(layer, **_given(family, share, options), decompose_weights=False)
+
         def make(layer: nn.Module) -> Any:
-            given = dict(rank=1 / ratio, factorization=family, implementation="factorized")
-            if isinstance(layer, nn.Linear):
-                kind = {"tt": "blocktt"}.get(family, family)
-                return package.FactorizedLinear.from_linear(layer, **{**given, "factorization": kind})
-            return package.FactorizedConv.from_conv(layer, **given)
+            most = layer.weight.numel() / ratio
+            share = _share(lambda share: baselines.parameters(empty(layer, share)), most, 1 / ratio)
+            return package.FactorizedConv.from_conv(layer, **_given(family, share, options))
 
         return _swapped(task, dense, make)
 
     return build
+
+
+def _given(family: str, share: float, options: dict[str, Any]) -> dict[str, Any]:
+    return dict(rank=share, factorization=family, implementation="factorized", **options)
+
+
+def _share(size: Callable[[float], int], most: float, share: float) -> float:
+    """The largest share whose layer has at most so many parameters: what the package makes of a share varies."""
+    low, high = share / 4, min(1.0, 4 * share)
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if size(middle) <= most else (low, middle)
+    return low
 
 
 def _pruned(task: Task, dense: nn.Module, ratio: float) -> nn.Module:
@@ -78,6 +95,7 @@ def _pruned(task: Task, dense: nn.Module, ratio: float) -> nn.Module:
 
 PEERS: dict[str, Peer] = {
     "tensorly-torch from_conv, tucker": _tensorly("tucker"),
+    "tensorly-torch from_conv, tucker-2": _tensorly("tucker", fixed_rank_modes="spatial"),
     "tensorly-torch from_conv, cp": _tensorly("cp"),
     "tensorly-torch from_conv, tt": _tensorly("tt"),
     "Torch-Pruning, magnitude": _pruned,
@@ -105,6 +123,10 @@ def run_peers(task: Task, asked: Asked) -> Iterator[str | dict[str, Any]]:
             spent = time.process_time() - start
             add(recorder, task, dense, small, name, ratio, None, scores, spent)
             yield recorder.records[-1]
+            for batch in asked.batches:
+                for timing in speed(dense, {name: small}, task.example(batch)):
+                    recorder.add(task=task.name, ratio=ratio, **timing)
+                    yield recorder.records[-1]
             if asked.epochs:
                 samples: Any = task.matching(asked.seeds[0])
                 start = time.process_time()

@@ -60,7 +60,19 @@ def sizes(graph: Graph) -> dict[str, Any]:
 
 def source(graph: Graph, cores: tuple[str, ...]) -> str:
     flat = f"run(x.reshape(-1, {graph.in_features}), {run_arguments(graph)})"
-    return f"def forward(self, x):\n    return {flat}.reshape(*x.shape[:-1], {graph.out_features})\n"
+    return _SOURCE.format(flat=flat, outside=graph.out_features, cores=cores)
+
+
+_SOURCE = """\
+def forward(self, x):
+    return {flat}.reshape(*x.shape[:-1], {outside})
+
+@property
+def weight(self):
+    \"\"\"The dense weight, for code that reads it, such as torch's transformer.\"\"\"
+    cores = dict(self.cores.named_parameters())
+    return whole(*[cores[name] for name in {cores}])[0]
+"""
 
 
 LINEAR = LayerKind(forward, examples, zero, source, dense, sizes, probe)
