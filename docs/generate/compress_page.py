@@ -37,9 +37,11 @@ ROWS = {
     "plain SVD": "plain SVD, the same ratio for each layer",
     "C-uniform": "with calibration inputs, the same ratio for each layer",
     "tnmars": "**tnmars**",
-    "tnmars + matching": "**tnmars**, then one epoch of `match_`",
+    "tnmars + matching": "**tnmars**, then `match_`",
 }
 """What is compared, in this order. Other rows come after them under their own names, but for the prototype's."""
+RUN = ("task", "row", "ratio", "seed", "batch")
+"""What identifies a measurement; of several, the last counts, because runs are appended."""
 HIDDEN = "C and G prototype"
 MATCHED = " + matching"
 COMPRESS = "python tests/bench/models --match 1 --speed 1,64 --json docs/results/compress.json"
@@ -62,10 +64,11 @@ def read(name: str) -> list[Record]:
     if not path.exists():
         return []
     content = path.read_text(encoding="utf-8").strip()
-    if content.startswith("["):
-        found: list[Record] = json.loads(content)
-        return found
-    return [json.loads(line) for line in content.splitlines()]
+    found: list[Record] = (
+        json.loads(content) if content.startswith("[") else list(map(json.loads, content.splitlines()))
+    )
+    latest = {tuple(record.get(key) for key in RUN): record for record in found}
+    return list(latest.values())
 
 
 def _between(whole: str, name: str, inner: str) -> str:
