@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -57,7 +58,7 @@ def trained(model: nn.Module, seed: int = 0) -> nn.Module:
 def mlp(*sizes: int, seed: int = 0) -> nn.Sequential:
     """Linear layers with a ReLU between them."""
     layers: list[nn.Module] = []
-    for inside, outside in zip(sizes, sizes[1:], strict=False):
+    for inside, outside in itertools.pairwise(sizes):
         layers += [nn.Linear(inside, outside), nn.ReLU()]
     return trained(nn.Sequential(*layers[:-1]), seed)  # type: ignore[return-value]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -69,7 +71,7 @@ def test_a_path_only_gets_smaller_and_loses_more(family: str) -> None:
     path = choices(Candidate(family, graph, False), layer.weight.detach(), Metric())
     assert path
     assert all(choice.parameters < layer.weight.numel() for choice in path)
-    for wide, narrow in zip(path, path[1:], strict=False):
+    for wide, narrow in itertools.pairwise(path):
         assert narrow.parameters < wide.parameters
         assert narrow.loss >= wide.loss
         (bond,) = [name for name in wide.sizes if wide.sizes[name] != narrow.sizes[name]]

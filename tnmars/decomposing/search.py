@@ -30,6 +30,8 @@ SHORT, COARSE = 4, 1e-3
 """A start is tried with this part of the steps, and until steps gain less than this share; only the best go on."""
 DONE = 1e-7
 """A relative error that counts as exact."""
+LIFT = 1e-3
+"""The share of the mean that is added to the partial trace of a metric before it is inverted."""
 NEWTON = 60
 """The number of Gauss-Newton steps on all cores at once."""
 
@@ -81,6 +83,8 @@ def searched(graph: Graph, goal: Goal, search: Search, first: Decomposition | No
         found = Found(*alternated(start, goal, search.steps))
         best = found if best is None or found.loss < best.loss else best
         search.saw(_relative(best.loss, goal.total))
+        if best.loss <= DONE**2 * goal.total:  # later starts could only be worse where the metric sees nothing
+            break
     assert best is not None
     return best
 
@@ -137,10 +141,17 @@ def _whitened(graph: Graph, goal: Goal) -> tuple[Tensor, list[Factor]]:
         for axis in factor.axes:
             if axis in graph.shared:
                 continue
-            root, inverse = factor.traced([axis], sizes).roots()
+            root, inverse = _lifted(factor.traced([axis], sizes)).roots()
             values = root.applied(values, axes)
             back.append(inverse)
     return values, back
+
+
+def _lifted(factor: Factor) -> Factor:
+    """The factor with a share of its mean added to the diagonal, so that its inverse does not blow up small errors."""
+    size = factor.matrix.shape[0]
+    more = torch.full((size,), LIFT * factor.trace / size + 1e-300, dtype=torch.float64)
+    return replace(factor, matrix=factor.matrix + (more if factor.matrix.dim() == 1 else torch.diag(more)))
 
 
 def _unwhitened(graph: Graph, cores: dict[str, Tensor], back: list[Factor]) -> dict[str, Tensor]:
