@@ -88,7 +88,8 @@ def plan_compression(
     Example:
         >>> import torch, tnmars
         >>> _ = torch.manual_seed(0)
-        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 10))
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         >>> plan = tnmars.plan_compression(model, budget="2x", data=torch.randn(1024, 64))
         >>> plan.parameters.after <= plan.parameters.before / 2
         True
@@ -146,7 +147,8 @@ def compress_(
     Example:
         >>> import torch, tnmars
         >>> _ = torch.manual_seed(0)
-        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 10))
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         >>> plan = tnmars.compress_(model, budget="2x", data=torch.randn(1024, 64))
         >>> sum(value.numel() for value in model.parameters()) == plan.parameters.after
         True

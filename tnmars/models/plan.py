@@ -100,6 +100,14 @@ class CompressionPlan:
             ones are better.
         rules: The rules, as text.
         score: What `evaluate` returned for the compressed model, if it was given.
+
+    Example:
+        >>> import torch, tnmars
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
+        >>> plan = tnmars.plan_compression(model, budget="2x", data=torch.randn(1024, 64))
+        >>> [entry.name for entry in plan.weights], plan.budget
+        (['0', '2'], '2x parameters')
     """
 
     weights: tuple[WeightPlan, ...]
