@@ -5,13 +5,12 @@ Every family takes the kind of layer, the keywords that describe a weight (`inpu
 name. Ranks are taken as given, never clipped; `tnmars.lint` reports a rank that is larger than useful. All families
 raise `GraphError` with every problem at once.
 
-A *site* is a group of modes that sit on one core: the k-th mode of every role, and in a convolution all kernel modes
-together. With one site there is no bond; `rank` may then still be given and has no effect.
+A *site* is a group of modes on one core: the k-th mode of every role, and in a convolution all kernel modes together.
+With one site there is no bond, and `rank` has no effect.
 
 Example:
     >>> from tnmars import families
-    >>> graph = families.tt("linear", inputs=(4, 7), outputs=(5, 5), rank=3)
-    >>> graph.dense_shape
+    >>> families.tt("linear", inputs=(4, 7), outputs=(5, 5), rank=3).dense_shape
     (25, 28)
 """
 
@@ -379,8 +378,7 @@ def of_layer(
 ) -> Graph:
     """The graph of a family for one of torch's layers, from the layer's sizes; `inside` of an embedding are its rows.
 
-    `ways` is the number of modes that inputs and outputs are split into; by default what suits the family. All else
-    goes to the family: `rank` or `ranks`, `options`, `terms` and so on.
+    `ways` is the number of modes that inputs and outputs are split into. All else goes to the family, such as `rank`.
 
     Example:
         >>> print(of_layer("tt", "linear", 784, 625, ways=2, rank=3).terms[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,29 @@ def write_bytes(
         _write(target, pieces, keep_previous, finish)
     except OSError as error:
         raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
+
+
+def write_together(writers: Mapping[str, Callable[[Path], object]]) -> None:
+    """Writes several files, all of them or none. Each function is called with the path that it writes to.
+
+    The files get their own names once all are written. Raises `TnmarsError`.
+    """
+    made: dict[Path, Path] = {}
+    target = Path()
+    try:
+        for name, write in writers.items():
+            target = Path(name)
+            made[target] = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+            write(made[target])
+        for target, temporary in made.items():
+            temporary.replace(target)
+    except (OSError, TnmarsError) as error:
+        shown = str(error) if isinstance(error, TnmarsError) else f"cannot be written: {error.strerror or error}."
+        reason = shown.removeprefix(f"{made[target]}: ")
+        raise TnmarsError(f"{target}: {reason} Nothing was written.") from None
+    finally:
+        for temporary in made.values():
+            temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: str | Path) -> Path:

@@ -67,6 +67,12 @@ GROUPS = (
         " ShutSlices",
     ),
     Group(
+        "decompose",
+        "Decomposing weights",
+        "From a dense weight to the cores of any graph, with ranks from a target and errors in a metric from data.",
+        "decompose Decomposed Metric canonical Canonical",
+    ),
+    Group(
         "files",
         "Saving and loading",
         "Files of models and of training runs. [What they hold](../store.md).",

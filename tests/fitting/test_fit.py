@@ -23,10 +23,11 @@ from tnmars.decomposing.rows import jacobian_at, values_at
 from tnmars.decomposing.sweep import has_tree, hierarchical_svd
 from tnmars.decomposing.tensors import dense, random_decomposition
 from tnmars.errors import ShapeError, TnmarsError
-from tnmars.fitting import FitWarning, read
+from tnmars.fitting import FitWarning
 from tnmars.fitting.removal import removals, without_terms
 from tnmars.fitting.room import dimension, parameters, widest, within
 from tnmars.fitting.target import ORDER, by_modes
+from tnmars.store.arrays import read
 
 Printed = pytest.CaptureFixture[str]
 
@@ -584,3 +585,62 @@ def test_the_command_refuses_before_it_works(folder: Path, capfd: Printed) -> No
     np.save(folder / "y.npy", np.ones((2, 2)))
     assert cli.run(["fit", spec, str(folder / "y.npy")]) == 2
     assert "the target has shape (2, 2), but must have (5, 6, 7)" in capfd.readouterr().err
+
+
+# --- targets for the ranks -------------------------------------------------------------------------------------------
+
+
+def test_ranks_follow_from_a_target_without_a_search() -> None:
+    values = planted(tt(3, 4), noise=0.01)
+    graph = families.tt("tensor", free=(5, 6, 7), rank=5)
+    assert tnmars.fit(graph, values, error=0.05).ranks == {"r1": 3, "r2": 4}
+    assert tnmars.fit(graph, values, energy=0.99).error <= 0.1
+    small = tnmars.fit(graph, values, parameters=100)
+    assert small.parameters <= 100 and small.selector == {"name": "decompose", "target": "parameters"}
+    given = tnmars.fit(graph, values, ranks=(2, 3))
+    assert given.ranks == {"r1": 2, "r2": 3}
+    whole = given.layer().detach().double()
+    assert given.error == pytest.approx(((whole - values).norm() / values.norm()).item(), rel=1e-4)
+    assert tnmars.fit(GRAPHS["cp"], planted(GRAPHS["cp"], noise=0.0), ranks=4).error < 1e-4
+
+
+def test_a_large_weight_without_a_search() -> None:
+    weight = torch.randn(256, 256, generator=draw()) * torch.logspace(0, -1, 256)
+    graph = families.lowrank("linear", inputs=(256,), outputs=(256,), rank=64)
+    with pytest.warns(FitWarning, match=r"rank 1 explains \d+ % of the norm, and the rest is not just noise; to ask"):
+        found = tnmars.fit(graph, weight)
+    assert found.ranks == {"r": 1} and found.seconds < 20.0
+    signal = torch.randn(256, 5, generator=draw()) @ torch.randn(5, 256, generator=draw(1))
+    assert tnmars.fit(graph, signal + torch.randn(256, 256, generator=draw(2))).ranks == {"r": 5}
+
+
+def test_targets_that_make_no_sense_are_refused() -> None:
+    values = planted(tt(2, 3))
+    with pytest.raises(TnmarsError, match="selector 'mars' and error are both given, and both decide the ranks"):
+        tnmars.fit(tt(3, 3), values, error=0.1, selector=tnmars.Mars())
+    values[0, 0, 0] = torch.nan
+    with pytest.raises(TnmarsError, match="some entries are unknown or must not be fitted"):
+        tnmars.fit(tt(3, 3), values, parameters=60)
+
+
+@pytest.mark.parametrize(
+    ("option", "ranks"),
+    [("--error=0.05", "2 3"), ("--parameters=55", "2 2"), ("--ranks=2", "2 2"), ("--ranks=r1=1,r2=3", "1 3"),
+     ("--ranks=1,2", "1 2"), ("--energy=0.999", "2 3")],
+)  # fmt: skip
+def test_the_command_takes_targets(option: str, ranks: str, tmp_path: Path) -> None:
+    tnmars.save_spec(families.tt("tensor", free=(5, 6, 7), rank=5), tmp_path / "tt.yaml")
+    np.save(tmp_path / "x.npy", planted(tt(2, 3)).numpy())
+    with pytest.raises(SystemExit) as done:
+        cli.main(["fit", str(tmp_path / "tt.yaml"), str(tmp_path / "x.npy"), "-q", option])
+    assert done.value.code in (0, None)
+    summary = json.loads((tmp_path / "x-fit.json").read_text())["ranks"]
+    assert " ".join(str(bond["after"]) for bond in summary.values()) == ranks
+
+
+def test_the_command_refuses_ranks_that_are_none(tmp_path: Path, capsys: Printed) -> None:
+    tnmars.save_spec(tt(2, 3), tmp_path / "tt.yaml")
+    np.save(tmp_path / "x.npy", planted(tt(2, 3)).numpy())
+    with pytest.raises(SystemExit):
+        cli.main(["fit", str(tmp_path / "tt.yaml"), str(tmp_path / "x.npy"), "-q", "--ranks=2,x"])
+    assert "must be a rank, one for each bond, such as 2,3,4 or r1=2,r2=3, or evbmf" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import sys
 import click
 
 from tnmars import __version__
-from tnmars.cli import bench, experiments, fits, graphs, models, plans, reports
+from tnmars.cli import bench, compress, experiments, fits, graphs, models, plans, reports
 from tnmars.errors import TnmarsError
 
 
@@ -29,6 +29,7 @@ for _command in (graphs.check, graphs.expand, graphs.show, graphs.schema, plans.
 for _command in (fits.fit, models.prune, models.diff, experiments.reproduce, experiments.demo, reports.report):
     cli.add_command(_command)
 cli.add_command(plans.compile_, "compile")
+cli.add_command(compress.compress)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -72,8 +72,9 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     import torch
 
     from tnmars.experiments.progress import Progress, fit_callbacks
-    from tnmars.fitting import FitWarning, read
+    from tnmars.fitting import FitWarning
     from tnmars.fitting import fit as fit_tensor
+    from tnmars.store.arrays import read
 
     selector = _selector(asked)
     graph = read_graph(spec, asked["params"], as_json)

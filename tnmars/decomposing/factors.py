@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import torch
@@ -56,6 +57,10 @@ class Factor:
 
     def roots(self) -> tuple[Factor, Factor]:
         """The square root and its inverse; tiny eigenvalues are raised first."""
+        return self._roots
+
+    @cached_property
+    def _roots(self) -> tuple[Factor, Factor]:
         if self.matrix.dim() == 1:
             values = self.matrix.clamp(min=TINY * max(float(self.matrix.max()), 1e-300)).sqrt()
             return replace(self, matrix=values), replace(self, matrix=1.0 / values)

@@ -6,7 +6,7 @@ graph: shrunk towards a multiple of the identity, padded, and floored. It knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.kinds import Role
 
+PARTS = ("inputs", "outputs", "responses", "channels")
 FLOOR = 1e-6
 """Eigenvalues of G are at least this share of the largest."""
 UNEVEN = 1e-3
@@ -67,18 +68,26 @@ class Metric:
     responses: Tensor | None = None
     channels: Tensor | None = None
     samples: int | None = None
+    _made: dict[tuple[str, Flat], Factor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.samples is not None and not (self.samples >= 1):
             raise TnmarsError(f"samples of the metric is {self.samples!r}, but must be a number of at least 1.")
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name != "samples" and value is not None:
-                object.__setattr__(self, entry.name, _valid(entry.name, value))
+        for name in PARTS:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _valid(name, value))
 
     @property
     def is_empty(self) -> bool:
-        return all(getattr(self, entry.name) is None for entry in fields(self) if entry.name != "samples")
+        return all(getattr(self, name) is None for name in PARTS)
+
+    def factor(self, name: str, axis: Flat) -> Factor:
+        """A part over the modes of an axis: shrunk, padded, and floored if it is G. It is computed once."""
+        if (name, axis) not in self._made:
+            matrix = _spread(shrunk(getattr(self, name), self.samples), axis)
+            self._made[name, axis] = Factor(axis.modes, floored(matrix, FLOOR) if name == "outputs" else matrix)
+        return self._made[name, axis]
 
 
 def _valid(name: str, value: object) -> Tensor:
@@ -152,14 +161,13 @@ def weighting(graph: Graph, weight: Tensor, metric: Metric | None) -> Weighting 
         return None
     _check(graph, metric)
     inside, outside = source(graph), outputs(graph)
-    samples, factors = metric.samples, []
+    factors = []
     if metric.inputs is not None:
-        factors.append(Factor(inside.modes, _spread(shrunk(metric.inputs, samples), inside)))
+        factors.append(metric.factor("inputs", inside))
     elif metric.channels is not None:
-        factors.append(_channels(graph, shrunk(metric.channels, samples)))
+        factors.append(_channels(graph, shrunk(metric.channels, metric.samples)))
     if metric.outputs is not None:
-        matrix = _spread(shrunk(metric.outputs, samples), outside)
-        factors.append(Factor(outside.modes, floored(matrix, FLOOR)))
+        factors.append(metric.factor("outputs", outside))
     responses = None
     if metric.responses is not None and metric.inputs is None:
         responses = Factor(outside.modes, _spread(_responses(weight, outside, metric), outside))

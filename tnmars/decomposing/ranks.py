@@ -16,6 +16,7 @@ from tnmars.graph.parts import as_int, is_int
 
 Ranks = int | Mapping[str, int] | Sequence[int] | str
 EVBMF = "evbmf"
+TARGETS = ("ranks", "error", "energy", "parameters")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Aim:
     parameters: int | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("ranks", "error", "energy", "parameters") if getattr(self, name) is not None]
+        given = [name for name in TARGETS if getattr(self, name) is not None]
         if len(given) > 1:
             text = f"{' and '.join(given)} are both given." if len(given) == 2 else f"{', '.join(given)} are all given."
             raise TnmarsError(Problem(text, "Give one of ranks, error, energy and parameters."))

@@ -18,13 +18,20 @@ from tnmars.decomposing.factors import Factor
 from tnmars.decomposing.refine import LARGE, Data, refined
 from tnmars.decomposing.tensors import Decomposition, random_decomposition
 from tnmars.graph import Graph
+from tnmars.graph.counts import count
 
-STARTS, STEPS = 24, 100
-"""How many random starts a graph with cycles, hyperedges or several terms gets, and the rounds over all cores."""
+STARTS, SUMS, FEW = 24, 36, 4
+"""The random starts of a graph: with one term, with several, and with more parameters than `refine.LARGE`."""
+STEPS = 100
+"""The rounds over all cores for each start."""
 SAME, AGREE = 1e-3, 3
 """The search stops when this number of starts end with the least loss, up to this share."""
+SHORT, COARSE = 4, 1e-3
+"""A start is tried with this part of the steps, and until steps gain less than this share; only the best go on."""
 DONE = 1e-7
 """A relative error that counts as exact."""
+LIFT = 1e-3
+"""The share of the mean that is added to the partial trace of a metric before it is inverted."""
 NEWTON = 60
 """The number of Gauss-Newton steps on all cores at once."""
 
@@ -37,20 +44,26 @@ class Search:
     """How to search: the random numbers, the number of starts and rounds, and who watches."""
 
     seed: int = 0
-    starts: int = STARTS
+    starts: int | None = None
     steps: int = STEPS
     watch: Watch | None = None
     newton: int = NEWTON
     random: torch.Generator = field(init=False)
-    count: int = 0
+    seen: int = 0
 
     def __post_init__(self) -> None:
         self.random = torch.Generator().manual_seed(self.seed)
 
+    def starts_for(self, graph: Graph) -> int:
+        """How many starts a graph gets."""
+        if self.starts is not None:
+            return self.starts
+        return FEW if count(graph).cores > LARGE else STARTS if len(graph.terms) == 1 else SUMS
+
     def saw(self, error: float) -> None:
-        self.count += 1
+        self.seen += 1
         if self.watch is not None:
-            self.watch(self.count, error)
+            self.watch(self.seen, error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +83,8 @@ def searched(graph: Graph, goal: Goal, search: Search, first: Decomposition | No
         found = Found(*alternated(start, goal, search.steps))
         best = found if best is None or found.loss < best.loss else best
         search.saw(_relative(best.loss, goal.total))
+        if best.loss <= DONE**2 * goal.total:  # later starts could only be worse where the metric sees nothing
+            break
     assert best is not None
     return best
 
@@ -77,9 +92,12 @@ def searched(graph: Graph, goal: Goal, search: Search, first: Decomposition | No
 def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None) -> Found:
     total = goal.total
     ends: list[Found] = []
-    for at in range(search.starts):
+    for at in range(search.starts_for(graph)):
         start = first if at == 0 and first is not None else random_decomposition(graph, search.random)
-        ends.append(climbed(start, goal, search.steps, search.newton))
+        found = climbed(start, goal, max(search.steps // SHORT, 1), max(search.newton // SHORT, 1), gain=COARSE)
+        if not ends or found.loss < min(end.loss for end in ends):
+            found = climbed(found.decomposition, goal, search.steps, search.newton)
+        ends.append(found)
         least = min(found.loss for found in ends)
         search.saw(_relative(least, total))
         same = sum(found.loss <= (1.0 + SAME) * least for found in ends)
@@ -123,10 +141,17 @@ def _whitened(graph: Graph, goal: Goal) -> tuple[Tensor, list[Factor]]:
         for axis in factor.axes:
             if axis in graph.shared:
                 continue
-            root, inverse = factor.traced([axis], sizes).roots()
+            root, inverse = _lifted(factor.traced([axis], sizes)).roots()
             values = root.applied(values, axes)
             back.append(inverse)
     return values, back
+
+
+def _lifted(factor: Factor) -> Factor:
+    """The factor with a share of its mean added to the diagonal, so that its inverse does not blow up small errors."""
+    size = factor.matrix.shape[0]
+    more = torch.full((size,), LIFT * factor.trace / size + 1e-300, dtype=torch.float64)
+    return replace(factor, matrix=factor.matrix + (more if factor.matrix.dim() == 1 else torch.diag(more)))
 
 
 def _unwhitened(graph: Graph, cores: dict[str, Tensor], back: list[Factor]) -> dict[str, Tensor]:

@@ -176,9 +176,7 @@ def _fitted(request: Request) -> Fitted:
         text = f"selector '{request.selector.name}' has no gates to train, but must have gates here."
         raise TnmarsError(Problem(text, "Leave the selector out; ranks are then found by backward elimination."))
     if request.selector is not None and not request.aim.is_empty:
-        text = (
-            f"selector '{request.selector.name}' and {request.aim.name} are both given, but either decides the ranks."
-        )
+        text = f"selector '{request.selector.name}' and {request.aim.name} are both given, and both decide the ranks."
         raise TnmarsError(Problem(text, "Leave one of them out."))
     random = torch.Generator().manual_seed(request.seed)
     if not request.aim.is_empty:
@@ -212,7 +210,7 @@ def _eliminated(request: Request, graph: Graph, data: Data, random: torch.Genera
         return gated(limited, request.train(limited, data, Annealed(samples=data.count)))
 
     fit, near = search(graph, data, random, start, request.record)
-    return Outcome(fit, ELIMINATION, (*rank_doubts(graph, fit, near, data), *left_over(fit)))
+    return Outcome(fit, ELIMINATION, (*rank_doubts(graph, fit, near, data), *left_over(fit, data)))
 
 
 def _selected(request: Request, selector: Selector, graph: Graph, data: Data, random: torch.Generator) -> Outcome:

@@ -1,4 +1,4 @@
-"""The tensor to fit: read from a file, checked against the graph, and scaled to a mean square of 1.
+"""The tensor to fit: checked against the graph, and scaled to a mean square of 1.
 
 The tensor has one axis per mode of the graph, or it is a weight in torch's layout, such as [out, in]. Masks have the
 shape of the tensor.
@@ -9,21 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import frexp, ldexp
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tnmars.decomposing.refine import Data
-from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest
+from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
+from tnmars.store.arrays import numbers, real
 
-ENDINGS = (".npy", ".safetensors")
-WIDEST = 8
-"""Bytes of the widest real number that torch has."""
 NAMED = 5
 """How many indices without data a warning names."""
 
@@ -42,70 +37,15 @@ class Target:
     """Sentences about the data that the user should see."""
 
 
-def read(path: str | Path, key: str | None = None) -> Tensor:
-    """The array in a .npy file, or the tensor under `key` in a .safetensors file.
-
-    The key may be left out if the file holds one tensor. Raises `TnmarsError`.
-    """
-    source = Path(path)
-    if source.suffix.lower() not in ENDINGS:
-        raise TnmarsError(f"{path}: the file must end in {' or '.join(ENDINGS)}.")
-    if not source.is_file():
-        raise TnmarsError(f"{path}: there is no such file.")
-    if source.suffix.lower() == ".safetensors":
-        return _safetensor(source, key)
-    if key is not None:
-        text = f"{path}: a .npy file holds one array, so it has no key '{key}'."
-        raise TnmarsError(Problem(text, "Leave the key out."))
-    try:
-        array = np.load(source, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise TnmarsError(f"{path}: cannot be read as a numpy array: {error}.") from None
-    if not isinstance(array, np.ndarray):
-        raise TnmarsError(Problem(f"{path}: holds several arrays.", "Save a single one with numpy.save."))
-    return _numbers(array, str(path))
-
-
-def _safetensor(source: Path, key: str | None) -> Tensor:
-    try:
-        with safe_open(source, framework="pt") as opened:
-            keys = sorted(opened.keys())
-            if key is None and len(keys) == 1:
-                key = keys[0]
-            if key is None or key not in keys:
-                text = f"{source}: there is no tensor '{key}'." if key else f"{source}: holds {len(keys)} tensors."
-                hint = f"Give the key of one: {listing(keys)}.{nearest(key or '', keys)}"
-                raise TnmarsError(Problem(text, hint))
-            tensor: Tensor = opened.get_tensor(key)
-            return _real(tensor, str(source))
-    except (SafetensorError, OSError) as error:
-        raise TnmarsError(f"{source}: cannot be read as a safetensors file: {error}.") from None
-
-
-def _numbers(array: Any, source: str) -> Tensor:
-    if array.dtype.kind not in "biuf":
-        raise TnmarsError(f"{source}: entries must be real numbers, but have type {array.dtype}.")
-    kind = np.dtype("float64") if array.dtype.kind == "f" and array.dtype.itemsize > WIDEST else array.dtype
-    with np.errstate(over="ignore"):  # a number that is too large becomes infinite, and infinite entries are refused
-        plain = np.ascontiguousarray(array.astype(kind.newbyteorder("=")))
-    return torch.from_numpy(plain.reshape(array.shape))
-
-
-def _real(tensor: Tensor, source: str) -> Tensor:
-    if tensor.is_complex():
-        raise TnmarsError(f"{source}: entries must be real numbers, but have type {tensor.dtype}.")
-    return tensor
-
-
 def as_tensor(value: object, what: str) -> Tensor:
     """A tensor from a tensor, an array or nested lists."""
     if isinstance(value, Tensor):
-        return _real(value.detach().cpu(), what)
+        return real(value.detach().cpu(), what)
     try:
         array = np.asarray(value)
     except ValueError:
         raise TnmarsError(f"{what} is not an array: its rows differ in length.") from None
-    return _numbers(array, what)
+    return numbers(array, what)
 
 
 def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out: Tensor | None = None) -> Target:

@@ -10,7 +10,7 @@ from tnmars.decomposing.ranks import Aim
 from tnmars.decomposing.ranks import parameters as size_of
 from tnmars.decomposing.refine import FLOOR, LARGE, Data, mean_square
 from tnmars.decomposing.sweep import has_tree, hierarchical_svd
-from tnmars.decomposing.tensors import Decomposition, with_sizes
+from tnmars.decomposing.tensors import Decomposition, dense, with_sizes
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.errors import Problem, TnmarsError
 from tnmars.fitting.elimination import Fit, Record, weighed
@@ -18,8 +18,10 @@ from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
 from tnmars.text.numbers import dashed
 
-LITTLE = 0.25
-"""If a fit explains less than this share of the squared norm, the rest is hardly noise alone."""
+LITTLE = 0.5
+"""If a fit explains less than this share of the squared norm, we look at what is left over."""
+BEYOND = 1.3
+"""Noise has no squared singular value above this factor times its expected edge (Marchenko and Pastur)."""
 SHOWN = 12
 """How many networks of a path of sizes are recorded."""
 
@@ -102,14 +104,27 @@ def _swept(graph: Graph, sizes: Mapping[str, int], data: Data) -> Fit:
     return weighed(decomposition, mean_square(decomposition, data), data)
 
 
-def left_over(fit: Fit) -> Iterator[str]:
-    """A sentence if a fit explains so little that what is left over is hardly noise alone."""
+def left_over(fit: Fit, data: Data) -> Iterator[str]:
+    """A sentence if a fit explains less than half of the norm, and what is left over is not noise."""
     explained = 1.0 - fit.error
     ranks = list(fit.decomposition.sizes.values())
-    if not ranks or explained >= LITTLE:
+    if not ranks or explained >= LITTLE or data.index is not None or not _has_structure(fit, data):
         return
     what = f"rank {ranks[0]} explains" if len(ranks) == 1 else f"ranks {dashed(ranks)} explain"
     yield (
-        f"{what} {max(100.0 * explained, 0.0):.0f} % of the norm, and the rest is taken as noise; to ask for a size or "
+        f"{what} {max(100.0 * explained, 0.0):.0f} % of the norm, and the rest is not just noise; to ask for a size or "
         "an error use --parameters or --error (in Python parameters=, error=)."
     )
+
+
+def _has_structure(fit: Fit, data: Data) -> bool:
+    """Whether the residual, unfolded along some mode, has a larger singular value than noise of its size would."""
+    graph = fit.decomposition.graph
+    rest = data.values - dense(graph, fit.decomposition.cores)
+    level = float(rest.square().mean())
+    for mode in graph.modes:
+        columns = rest.numel() // mode.size
+        edge = level * (mode.size**0.5 + columns**0.5) ** 2
+        if float(spectrum(graph, rest, (mode.name,), None)[0]) > BEYOND * edge:
+            return True
+    return False

@@ -30,7 +30,8 @@ class FitWarning(UserWarning):
 
     There are four reasons: the network has more than half as many parameters as there are entries; the spec had more
     parameters than the entries allow, and the network found fits worse than a wider one; the network explains little of
-    the tensor, so that the rest is hardly noise alone; or some indices of a mode have no entry at all. The same sentences are in `Fitted.doubts`. Turn them into errors with
+    the tensor, and the rest is not just noise; or some indices of a mode have no entry at all. The same sentences are
+    in `Fitted.doubts`. Turn them into errors with
     `warnings.simplefilter("error", tnmars.FitWarning)`.
 
     Example:

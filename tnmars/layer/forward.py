@@ -17,6 +17,8 @@ from tnmars.layer.kinds.base import is_autocast
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer."""
+    if "input" in named and not inputs and not layer.graph.inputs:  # as torch's own layers name it
+        inputs, named = (named["input"],), {name: value for name, value in named.items() if name != "input"}
     for value in (*inputs, *named.values()):
         if value is not None and not isinstance(value, Tensor):
             raise ShapeError(f"input is of type {type(value).__name__}, but must be a torch.Tensor.")

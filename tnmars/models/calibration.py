@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,11 @@ class Calibration:
     held_out: list[Batch] = field(default_factory=list)
     kept: list[Batch] = field(default_factory=list)
     """Some of the batches that gave statistics."""
+
+    @property
+    def largest(self) -> Batch:
+        """The batch that costs are counted for."""
+        return max(self.kept, key=samples)
 
     def stream(self) -> Iterator[Batch]:
         for at, batch in enumerate(batches(self.data, self.inputs, model=self.model)):
@@ -61,16 +67,23 @@ def _split(batch: Batch) -> tuple[Batch, Batch]:
     return made[0], made[1]
 
 
-@torch.no_grad()
-def answers(model: nn.Module, held: Iterable[Batch]) -> list[list[Tensor]]:
-    """What a model answers in evaluation mode; its training flags stay as they are."""
+@contextmanager
+def as_is(model: nn.Module) -> Iterator[None]:
+    """After the block, the training flags of a model are as they were."""
     training = {module: module.training for module in model.modules()}
     try:
-        model.eval()
-        return [primary(call(model, batch)) for batch in held]
+        yield
     finally:
         for module, mode in training.items():
             module.training = mode
+
+
+@torch.no_grad()
+def answers(model: nn.Module, held: Iterable[Batch]) -> list[list[Tensor]]:
+    """What a model answers in evaluation mode; its training flags stay as they are."""
+    with as_is(model):
+        model.eval()
+        return [primary(call(model, batch)) for batch in held]
 
 
 def distance(found: list[list[Tensor]], expected: list[list[Tensor]]) -> float:
@@ -92,14 +105,17 @@ def norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 @torch.no_grad()
 def reestimated(model: nn.Module, data: Iterable[Batch]) -> dict[str, Tensor]:
-    """The running statistics that a model would have on some data, by the names of its buffers."""
+    """The running statistics that a model would have on some data, by the names of its buffers; none of too few."""
+    several = [batch for batch in data if samples(batch) > 1]  # of one sample torch takes no statistics
+    if not several:
+        return {}
     trial = copy.deepcopy(model).eval()
     found = norms(trial)
     for module in found.values():
         module.reset_running_stats()
         module.momentum = None  # a plain average
         module.train()
-    for batch in data:
+    for batch in several:
         call(trial, batch)
     return {
         f"{name}.{key}": getattr(module, key).clone()

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 from tnmars.errors import Problem, TnmarsError, listing
@@ -18,6 +19,8 @@ from tnmars.models.planning import Planning, carry_out_
 from tnmars.models.rules import Rules
 from tnmars.models.sites import sites
 from tnmars.models.statistics import Collected
+from tnmars.models.torch_layers import fingerprint
+from tnmars.models.usage import one_pass
 from tnmars.models.weighing import Watch, Weighed, groups, statistics, weighed, whole
 from tnmars.plan.cost import CostModel, machine_model
 
@@ -96,7 +99,7 @@ def plan_compression(
         text = "data is missing: calibration data say which errors matter."
         hint = "Give some hundred model inputs, data=loader; labels are not needed. Nothing was changed."
         raise TnmarsError(Problem(text, hint))
-    with bar("planning", None, progress) as advance:
+    with bar("planning", None, progress) as advance, torch.random.fork_rng(devices=[]):
 
         def tell(what: str, step: int, steps: int) -> None:
             advance(step, f"{what}: {step} of {steps}" if steps else f"{what}: {step}")
@@ -106,8 +109,9 @@ def plan_compression(
         calibration = Calibration(model, data, inputs)
         collected = statistics(model, every, calibration, seed, tell)
         check_room(calibration.held_out)
-        entries = weighed(every, collected, cost_model or machine_model(), tune, asked.unit, tell)
-        costs = whole(model, entries, calibration.kept[0], asked.unit)
+        now = one_pass(model, calibration.largest, collected.layers, is_timed=asked.unit == "ms")
+        entries = weighed(every, collected, now, cost_model or machine_model(), tune, asked.unit, tell)
+        costs = whole(model, entries, now, asked.unit)
         _warn_few(entries, collected)
         planning = Planning(model, every, refused, entries, collected, costs, calibration, seed, rules, tell)
         if evaluate is None or max_drop is None:
@@ -185,3 +189,6 @@ def _check_model(model: nn.Module, plan: CompressionPlan) -> None:
             if found is None or found.layer.weight is not site.layer.weight:
                 text = f"layer '{site.name}' is not the one that the plan was made for."
                 raise TnmarsError(Problem(text, "Make a plan for this model: plan_compression. Nothing was changed."))
+        if fingerprint(entry.sites[0].layer.weight) != entry.fingerprint:
+            text = f"the weight of '{entry.name}' has changed since the plan was made."
+            raise TnmarsError(Problem(text, "Make a new plan: plan_compression. Nothing was changed."))

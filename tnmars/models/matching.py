@@ -21,6 +21,10 @@ from tnmars.models.bar import bar
 from tnmars.models.data import Batch, Inputs, batches, call, primary
 from tnmars.models.held_out import MEMORY, Parts, nbytes, split
 
+RELATIVE = 0.03
+"""The highest rate of a tensor, relative to the root mean square of its entries."""
+VECTORS = 0.1
+"""What counts as the size of a vector's entries, such as a bias, which often begin at 0."""
 RAMP = 20
 """The rate grows over this many steps, or over a fifth of a shorter run."""
 CHECKS = 10
@@ -65,7 +69,7 @@ def match_(
     inputs: Inputs | None = None,
     epochs: int | None = None,
     steps: int | None = None,
-    lr: float = 1e-3,
+    lr: float | None = None,
     hidden: Sequence[str] = (),
     loss: str | Loss = "mse",
     held_out: float | Iterable[Any] = 0.1,
@@ -91,7 +95,8 @@ def match_(
         inputs: Called with each batch instead: returns a tensor, or a tuple or mapping of all arguments.
         epochs: How often the data are read, by default once.
         steps: The number of batches to train on instead.
-        lr: The highest learning rate.
+        lr: The highest learning rate, the same for all parameters. By default each tensor has its own: 0.03 times the
+            root mean square of its entries, and 0.003 for vectors. That suits layers of any width.
         hidden: Names of modules of both models whose outputs are matched too, such as `"layer2"`.
         loss: `"mse"`: the squared error of the output and of each hidden state, each relative to its mean square in
             the dense model. Or a function of a tensor of the small model and one of the dense model; for outputs and
@@ -135,14 +140,16 @@ def match_(
             return run.train(_stream(parts, read), total, lr, before, advance, watch)
 
 
-def _check(small: nn.Module, dense: nn.Module, epochs: int | None, steps: int | None, lr: float, loss: object) -> None:
+def _check(
+    small: nn.Module, dense: nn.Module, epochs: int | None, steps: int | None, lr: float | None, loss: object
+) -> None:
     """Raises `TnmarsError` for arguments that do not fit together."""
     if epochs is not None and steps is not None:
         raise TnmarsError("epochs and steps are both given; give one of them.")
     for name, value in (("epochs", epochs), ("steps", steps)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise TnmarsError(f"{name} is {value!r}, but must be a whole number of at least 1.")
-    if not lr > 0:
+    if lr is not None and not lr > 0:
         raise TnmarsError(f"lr is {lr}, but must be above 0.")
     if loss != "mse" and not callable(loss):
         raise TnmarsError(f"loss is {loss!r}, but must be 'mse' or a function of two tensors.")
@@ -321,7 +328,7 @@ class _Run:
         self,
         stream: Iterator[Batch],
         total: int,
-        lr: float,
+        lr: float | None,
         before: float,
         advance: Callable[[int, str], None],
         watch: Callable[[Mapping[str, float]], None] | None,
@@ -329,13 +336,17 @@ class _Run:
         """Trains, and leaves the best state in the model."""
         if not isfinite(before):
             raise TnmarsError(f"the distance is {before} before any training: the model to train gives no numbers.")
-        optimizer = torch.optim.Adam(self.parameters, lr=lr)
+        groups = [{"params": [value], "lr": _highest(value, lr)} for value in self.parameters]
+        optimizer = torch.optim.Adam(groups)
+        highest = [group["lr"] for group in optimizer.param_groups]
         best, best_step, best_state, step = before, 0, self.start, 0
         checks = {max(1, round(total * at / CHECKS)) for at in range(1, CHECKS + 1)}
         following = next(stream, None)
         while following is not None and step < total:
             step += 1
-            loss = self._step(optimizer, following, lr * _rate(step, total), step, total)
+            for group, rate in zip(optimizer.param_groups, highest, strict=True):
+                group["lr"] = rate * _rate(step, total)
+            loss = self._step(optimizer, following, step, total)
             following = next(stream, None) if step < total else None
             if step not in checks and following is not None:
                 advance(step, f"loss {loss:.3g}, best held out {best:.3g}")
@@ -349,12 +360,10 @@ class _Run:
         self._put(best_state)
         return Matched(before, best, step, best_step)
 
-    def _step(self, optimizer: torch.optim.Adam, batch: Batch, rate: float, step: int, total: int) -> float:
+    def _step(self, optimizer: torch.optim.Adam, batch: Batch, step: int, total: int) -> float:
         """One step of the optimizer; returns the loss before it."""
         with torch.no_grad():
             targets = self.dense(batch)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
         optimizer.zero_grad()
         loss = self.loss(batch, targets)
         value = float(loss.detach())
@@ -364,6 +373,18 @@ class _Run:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return value
+
+
+def _highest(value: Tensor, lr: float | None) -> float:
+    """The highest rate of a parameter: as given, or relative to the size of its entries.
+
+    >>> _highest(torch.full((2, 3), 2.0), None), _highest(torch.ones(4), None), _highest(torch.ones(4), 0.1)
+    (0.06, 0.003, 0.1)
+    """
+    if lr is not None:
+        return lr
+    size = float(value.detach().double().square().mean().sqrt()) if value.dim() > 1 else 0.0
+    return RELATIVE * (size or VECTORS)
 
 
 def _rate(step: int, total: int) -> float:

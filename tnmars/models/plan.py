@@ -37,6 +37,7 @@ class WeightPlan:
         batch: The rows of an input that its plans are made for.
         image: The side of an image that its plans are made for.
         rule: The pattern that it matched.
+        fingerprint: Of the dense weight, which must be the same when the plan is carried out.
     """
 
     name: str
@@ -51,6 +52,7 @@ class WeightPlan:
     batch: int = 128
     image: int = 32
     rule: str = ""
+    fingerprint: str = field(default="", repr=False)
 
     @property
     def ranks(self) -> dict[str, int]:
@@ -154,8 +156,8 @@ def _row(entry: WeightPlan) -> tuple[str, ...]:
         entry.family,
         dashed(entry.ranks.values()),
         f"{entry.before.parameters:,} -> {entry.after.parameters:,}",
-        f"{brief(entry.before.macs)} -> {brief(entry.after.macs)}",
-        f"{entry.before.ms:.3g} -> {entry.after.ms:.3g}",
+        f"{brief(entry.before.macs)} -> {brief(entry.after.macs)}" if entry.before.macs else "unchanged",
+        f"{entry.before.ms:.3g} -> {entry.after.ms:.3g}" if entry.before.ms else "unchanged",
         f"{entry.loss:.2%}",
     )
 

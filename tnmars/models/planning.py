@@ -14,7 +14,7 @@ from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.models.budget import Budget
-from tnmars.models.calibration import Calibration, answers, distance, norms, put_, reestimated
+from tnmars.models.calibration import Calibration, answers, as_is, distance, norms, put_, reestimated
 from tnmars.models.costs import Cost
 from tnmars.models.curves import Choice
 from tnmars.models.plan import Change, CompressionPlan, WeightPlan
@@ -22,6 +22,7 @@ from tnmars.models.replacing import Replacement, apply_
 from tnmars.models.rules import Rules
 from tnmars.models.sites import sites
 from tnmars.models.statistics import Collected
+from tnmars.models.torch_layers import fingerprint
 from tnmars.models.tying import Group
 from tnmars.models.weighing import Watch, Weighed, Whole, allocated
 
@@ -89,13 +90,14 @@ class Planning:
             family=choice.candidate.label,
             graph=found.graph,
             before=entry.dense,
-            after=entry.setting.decomposed(group.first, found.graph),
+            after=entry.setting.decomposed(found.graph),
             loss=choice.loss / max(self.collected.power, 1e-300),
             cores=found.cores,
             sites=places,
             batch=entry.setting.batch,
             image=entry.setting.image,
             rule=group.rule,
+            fingerprint=fingerprint(group.first.layer.weight),
         )
 
     def tried(self, plan: CompressionPlan) -> CompressionPlan:
@@ -120,7 +122,8 @@ class Planning:
 
     def searched(self, evaluate: Callable[[nn.Module], float], max_drop: float) -> CompressionPlan:
         """The plan for the smallest of some sizes whose score is at most `max_drop` below that of the model."""
-        least = evaluate(self.model) - max_drop
+        with as_is(self.model):
+            least = float(evaluate(self.model)) - max_drop
         low, high = log(1.02), log(self._most())
         best: CompressionPlan | None = None
         for at in range(TRIES):

@@ -42,7 +42,8 @@ def compiled(
 ) -> TNModule:
     """A compiled layer with given cores, and with the bias, device and dtype of a dense one."""
     weight = layer.weight
-    made = compile(graph, batch=batch, image=image, tune=tune, device=weight.device, dtype=weight.dtype)
+    with torch.random.fork_rng(devices=[]):  # cores are drawn first
+        made = compile(graph, batch=batch, image=image, tune=tune, device=weight.device, dtype=weight.dtype)
     with torch.no_grad():
         for name in graph.cores:
             core = made.cores.get(name)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tnmars.decomposing.metric import Metric
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.data import Batch, call, primary, samples
 from tnmars.models.torch_layers import DenseLayer
 
@@ -43,6 +43,8 @@ class Moments:
     rows: int = 0
     """How often the weight was applied: samples times positions."""
     samples: int = 0
+    bags: int = 0
+    """How many bags of rows were summed or averaged, if the layer does that."""
     batch: int = 0
     """The largest number of rows of an input, which plans are made for."""
     image: int = 1
@@ -99,6 +101,7 @@ class Moments:
         counts = torch.bincount(flat, minlength=self.layer.inside).double()
         self.inputs = counts if self.inputs is None else self.inputs + counts
         self.rows += flat.numel()
+        self.bags += len(y) if "mode" in self.layer.options else 0
 
     def _add_responses(self, y: Tensor) -> None:
         if self.layer.bias is not None:
@@ -118,6 +121,8 @@ class Moments:
         """The averages over the data."""
         assert self.rows and self.samples
         inputs = None if self.inputs is None else self.inputs / self.rows
+        if self.bags and inputs is not None:  # errors of the rows of a bag add up, or are averaged
+            inputs = inputs * (self.rows / self.bags) ** (1 if self.layer.options["mode"] == "sum" else -1)
         if self.is_wide and inputs is not None:  # all outputs have the same gradients, independent of each other
             share = self.power / (PROBES * self.samples * self.layer.outside)
             return Metric(inputs=inputs * (share or 1.0), samples=self.rows)
@@ -137,7 +142,7 @@ class Moments:
             first, second = getattr(self, name), getattr(other, name)
             sums[name] = second if first is None else first if second is None else first + second
         rows, batch, image = self.rows + other.rows, max(self.batch, other.batch), max(self.image, other.image)
-        return replace(self, rows=rows, batch=batch, image=image, **sums)
+        return replace(self, rows=rows, bags=self.bags + other.bags, batch=batch, image=image, **sums)
 
     @property
     def is_few(self) -> bool:
@@ -249,7 +254,7 @@ def collect(
         torch.manual_seed(seed)
         for at, batch in enumerate(data):
             with watched(model, layers):
-                outputs = primary(call(model, batch))
+                outputs = primary(_called(model, batch, at))
                 _check(outputs, at)
                 for left in reversed(range(PROBES)):
                     loss: Tensor = sum((value * torch.randn_like(value)).sum() for value in outputs)  # type: ignore[assignment]
@@ -270,6 +275,20 @@ def collect(
                 watch(at)
     found.power /= max(1, found.samples)
     return found
+
+
+def _called(model: nn.Module, batch: Batch, at: int) -> Any:
+    try:
+        return call(model, batch)
+    except TnmarsError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        args, named = batch
+        shapes = [str(tuple(value.shape)) for value in (*args, *named.values()) if isinstance(value, Tensor)]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        text = f"the model cannot be called with batch {at} of the data, of shape {listing(shapes)}: {first}."
+        hint = "Say how to make inputs of a batch: inputs=lambda batch: ... Nothing was changed."
+        raise TnmarsError(Problem(text, hint)) from error
 
 
 def _check(outputs: list[Tensor], at: int) -> None:
@@ -303,18 +322,19 @@ def watched(model: nn.Module, layers: Mapping[str, Moments]) -> Iterator[None]:
     handles = []
 
     def hook(moments: Moments) -> Callable[..., Tensor]:
-        def seen(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            moments.add_input(given[0], output)
+        def seen(module: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> Tensor:
+            moments.add_input(given[0] if given else named["input"], output)
             if not output.requires_grad:  # the first layers: gradients begin here
                 output = output.detach().requires_grad_().clone()  # a copy, which may be changed in place
-            output.register_hook(moments.add_gradient)  # type: ignore[no-untyped-call]
+            if output.requires_grad:  # not where the model itself turns gradients off
+                output.register_hook(moments.add_gradient)  # type: ignore[no-untyped-call]
             return output
 
         return seen
 
     try:
         for name, moments in layers.items():
-            handles.append(model.get_submodule(name).register_forward_hook(hook(moments)))
+            handles.append(model.get_submodule(name).register_forward_hook(hook(moments), with_kwargs=True))
         yield
     finally:
         for handle in handles:

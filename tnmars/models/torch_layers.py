@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -41,6 +42,16 @@ class DenseLayer:
         return graph.kind == self.kind and graph.dense_shape == self.shape
 
 
+def fingerprint(weight: Tensor) -> str:
+    """A text that differs for weights that differ in a bit.
+
+    >>> len({fingerprint(torch.zeros(2)), fingerprint(torch.zeros(2)), fingerprint(torch.ones(2))})
+    2
+    """
+    plain = weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return blake2b(plain.numpy().data, digest_size=16).hexdigest()
+
+
 def _linear(layer: nn.Linear) -> DenseLayer | str:
     has_bias = layer.bias is not None
     return DenseLayer("linear", layer.in_features, layer.out_features, (), {"bias": has_bias}, layer.weight, layer.bias)
@@ -64,8 +75,9 @@ def _table(layer: nn.Embedding | nn.EmbeddingBag, options: dict[str, Any]) -> De
     for name in ("max_norm", "scale_grad_by_freq", "sparse"):
         if getattr(layer, name, None):
             return f"it has the option {name}, which is not supported"
-    if layer.padding_idx is not None:
-        options["padding_idx"] = layer.padding_idx
+    skipped = layer.padding_idx
+    if skipped is not None and ("mode" in options or not bool(layer.weight[skipped].any())):
+        options["padding_idx"] = skipped  # a row that is not zero, as in many pretrained tables, is a row like others
     return DenseLayer("embedding", layer.num_embeddings, layer.embedding_dim, (), options, layer.weight)
 
 

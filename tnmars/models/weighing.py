@@ -10,15 +10,15 @@ from torch import nn
 
 from tnmars.decomposing.metric import Metric
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.models.budget import Budget, allocate, amount
+from tnmars.models.budget import UNITS, Budget, allocate, amount
 from tnmars.models.calibration import Calibration
-from tnmars.models.costs import Cost, Setting, along, whole_macs, whole_ms
+from tnmars.models.costs import Cost, Setting, along
 from tnmars.models.curves import Choice, choices, needs_inputs
-from tnmars.models.data import Batch
 from tnmars.models.rules import Rules, candidates, matched
 from tnmars.models.sites import sites
 from tnmars.models.statistics import MOST_INPUTS, Collected, Moments, WeightGradients, collect, of_table_and_layer
 from tnmars.models.tying import Group, grouped, problem
+from tnmars.models.usage import Pass, Use
 from tnmars.plan.cost import CostModel
 
 Watch = Callable[[str, int, int], None]
@@ -90,39 +90,39 @@ def _keeps_inputs(group: Group) -> bool:
 
 
 def weighed(
-    every: list[Group], collected: Collected, machine: CostModel, tune: bool, unit: str, watch: Watch
+    every: list[Group], collected: Collected, now: Pass, machine: CostModel, tune: bool, unit: str, watch: Watch
 ) -> list[Weighed]:
     """The weights that may be decomposed, with their choices and what each costs."""
     open_groups = [group for group in every if group.candidates]
     found = []
     for at, group in enumerate(open_groups):
         watch(f"ranks of {group.name}", at + 1, len(open_groups))
-        found.append(_weighed(group, collected, machine, tune, unit))
+        setting = Setting(group.sites, [now.uses.get(site.name, Use()) for site in group.sites], machine, tune)
+        found.append(_weighed(group, collected, setting, unit))
     return found
 
 
-def _weighed(group: Group, collected: Collected, machine: CostModel, tune: bool, unit: str) -> Weighed:
+def _weighed(group: Group, collected: Collected, setting: Setting, unit: str) -> Weighed:
     """A weight with its choices and what each costs."""
     site, item = group.first, group.first.layer.weight.element_size()
     if site.is_layer:
         moments = [collected.layers[place.name] for place in group.sites]
-        setting = Setting(max(1, *(one.batch for one in moments)), max(one.image for one in moments), machine, tune)
         group.reason = _unseen(moments)
         metric = _metric(moments) if not group.reason else Metric()
     else:
-        setting = Setting(max(1, collected.samples), 1, machine)
         metric = collected.weights[site.name].metric()
         group.reason = "the outputs do not depend on it" if metric.is_empty else ""
-    dense = setting.dense(site, group.candidates[0].graph)
     found: list[Choice] = []
+    costs: list[float] = []
     if not group.reason:
         weight = site.layer.weight.detach()
         for candidate in group.candidates:
-            found += choices(candidate, weight, metric)
+            path = choices(candidate, weight, metric)
+            found += path
+            costs += along(path, setting, unit, item)
         if not found:
             group.reason = "no decomposition is smaller than the weight"
-    costs = [cost for path in _by_candidate(found) for cost in along(site, path, setting, unit, item)]
-    return Weighed(group, setting, metric, dense, found, costs)
+    return Weighed(group, setting, metric, setting.dense(group.candidates[0].graph), found, costs)
 
 
 def _unseen(moments: list[Moments]) -> str:
@@ -144,13 +144,6 @@ def _metric(moments: list[Moments]) -> Metric:
     return of_table_and_layer(by_kind["embedding"], by_kind["linear"])
 
 
-def _by_candidate(found: list[Choice]) -> list[list[Choice]]:
-    paths: dict[str, list[Choice]] = {}
-    for choice in found:
-        paths.setdefault(choice.candidate.label, []).append(choice)
-    return list(paths.values())
-
-
 @dataclass(frozen=True)
 class Whole:
     """What the whole model costs now, and what of that is not in weights that may be decomposed."""
@@ -161,16 +154,17 @@ class Whole:
     rest: dict[str, float]
 
 
-def whole(model: nn.Module, weighed: list[Weighed], batch: Batch, unit: str) -> Whole:
+def whole(model: nn.Module, weighed: list[Weighed], now: Pass, unit: str) -> Whole:
     item = max((entry.group.first.layer.weight.element_size() for entry in weighed), default=4)
-    parameters = sum(value.numel() for value in model.parameters())
-    size = sum(value.numel() * value.element_size() for value in model.parameters())
-    now = {"parameters": float(parameters), "bytes": float(size), "macs": float(whole_macs(model, batch))}
-    inside = {name: sum(entry.dense.of(name, item) for entry in weighed) for name in ("parameters", "bytes", "macs")}
-    inside["ms"] = sum(entry.dense.ms for entry in weighed)
-    now["ms"] = whole_ms(model, batch) if unit == "ms" else inside["ms"]
-    rest = {name: max(0.0, now[name] - inside[name]) for name in now}
-    return Whole(unit, item, {name: rest[name] + inside[name] for name in now}, rest)
+    inside = {name: sum(entry.dense.of(name, item) for entry in weighed) for name in UNITS}
+    costs = {
+        "parameters": float(sum(value.numel() for value in model.parameters())),
+        "bytes": float(sum(value.numel() * value.element_size() for value in model.parameters())),
+        "macs": float(now.macs),
+        "ms": inside["ms"] if now.ms is None else now.ms,
+    }
+    rest = {name: max(0.0, costs[name] - inside[name]) for name in UNITS}
+    return Whole(unit, item, {name: rest[name] + inside[name] for name in UNITS}, rest)
 
 
 def allocated(weighed: list[Weighed], budget: Budget, whole: Whole) -> list[Choice | None]:
@@ -208,7 +202,7 @@ def _correct(
     total = 0.0
     for entry, choice, curve, at in zip(weighed, chosen, curves, places, strict=True):
         if choice is not None:
-            exact = entry.setting.decomposed(entry.group.first, choice.graph).of(unit, item)
+            exact = entry.setting.decomposed(choice.graph).of(unit, item)
             curve[at] = (exact, curve[at][1])
         total += curve[at][0]
     return total

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from tnmars.files import write_text
+from tnmars.models.plan import CompressionPlan
 from tnmars.reporting.collect import collect
 from tnmars.reporting.page import page
 from tnmars.reporting.value import Report
@@ -26,14 +27,16 @@ def report(
     metrics: Mapping[str, Sequence[float]] | None = None,
     batch: int | None = None,
     measure: bool = True,
+    plan: CompressionPlan | None = None,
 ) -> Report:
-    """What an HTML page, written to `path`, says about a model before and after pruning.
+    """What an HTML page, written to `path`, says about a model before and after pruning or compression.
 
     The page shows graphs, gates, sizes, speed and training. It is one file that loads nothing. The models are not
     changed.
 
     Args:
-        before: The model before, as a module or as a file of `tnmars.save` or `tnmars.save_checkpoint`.
+        before: The model before, as a module or as a file of `tnmars.save` or `tnmars.save_checkpoint`. It may be
+            dense: a layer of torch's that is compiled after counts as a graph of one core.
         after: The model after, given in the same way. Layers are matched by name.
         path: The file to write.
         title: The title of the page. By default the name of the layer, or the number of layers.
@@ -44,6 +47,7 @@ def report(
             nothing is known about quality. By default the accuracy of `history`, if it has one: the best and the last.
         batch: The batch that counts and times are for. By default the nominal batch of each layer.
         measure: Whether to time every layer, which takes about a second each.
+        plan: What `tnmars.compress_` returned, shown as a table.
 
     Returns:
         The figures of the page as a value; `as_json()` gives them as plain data.
@@ -64,6 +68,8 @@ def report(
         >>> result.metrics[0].change
         '0.01 lower'
     """
-    result = collect(before, after, title=title, history=history, metrics=metrics, batch=batch, measure=measure)
+    result = collect(
+        before, after, title=title, history=history, metrics=metrics, batch=batch, measure=measure, plan=plan
+    )
     write_text(path, page(result))
     return result

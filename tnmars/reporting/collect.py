@@ -15,12 +15,14 @@ from tnmars.graph import Graph
 from tnmars.graph.counts import Count, total
 from tnmars.graph.counts import count as counted
 from tnmars.layer.module import TNModule
+from tnmars.models.plan import CompressionPlan
 from tnmars.plan.network import BATCH, TOKENS
 from tnmars.plan.network import data as data_axis
 from tnmars.program.explain import explain
 from tnmars.program.form import Form
 from tnmars.reporting.about import settings, versions
 from tnmars.reporting.bonds import bonds, threshold
+from tnmars.reporting.dense_before import with_dense
 from tnmars.reporting.history import History, checked
 from tnmars.reporting.metrics import checked_metrics
 from tnmars.reporting.sources import Source, opened
@@ -37,11 +39,13 @@ def collect(
     metrics: Mapping[str, Sequence[float]] | None = None,
     batch: int | None = None,
     measure: bool = True,
+    plan: CompressionPlan | None = None,
 ) -> Report:
     """The value of a report; `tnmars.report` describes the arguments and what raises."""
     if batch is not None and batch < 1:
         raise TnmarsError(f"batch is {batch}, but must be at least 1.")
-    first, second = opened(before), opened(after)
+    second = opened(after)
+    first = with_dense(opened(before), second)
     names = [name for name in first.layers if name in second.layers]
     if not names:
         raise TnmarsError(_nothing(first, second))
@@ -59,6 +63,7 @@ def collect(
         versions=versions(torch.get_num_threads()),
         notes=tuple(_notes(first, second)),
         metrics=known,
+        plan=plan,
     )
 
 

@@ -10,6 +10,7 @@ from tnmars.draw.palette import rules
 from tnmars.reporting.headline import headline
 from tnmars.reporting.markup import Html, join, number, ratio, tag, text
 from tnmars.reporting.overview import overview
+from tnmars.reporting.plan_table import plan_section
 from tnmars.reporting.sections import layer_section, settings_table
 from tnmars.reporting.training import training
 from tnmars.reporting.value import Report
@@ -29,6 +30,7 @@ def page(report: Report) -> str:
     several, many = len(report.layers) > 1, len(report.layers) > FEW
     body = [
         headline(report),
+        plan_section(report.plan),
         overview(report) if several else Html(""),
         training(report.history),
         *(

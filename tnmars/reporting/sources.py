@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Source:
     """The parameters of all cores; one that several layers share counts once."""
     other: int
     """All other parameters but the logits of gates: biases, and layers that are not compiled."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """Parameters by all their names; in a file, all tensors."""
     history: Sequence[Mapping[str, Any]] = ()
     """What a checkpoint of the training loop says about each epoch."""
 
@@ -38,7 +40,8 @@ def opened(model: object) -> Source:
     if isinstance(model, nn.Module):
         held = dict(layers(model))
         cores = {id(value): value.numel() for layer in held.values() for value in layer.cores.parameters()}
-        return Source(held, sum(cores.values()), _other(model.parameters(), held.values()))
+        named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        return Source(held, sum(cores.values()), _other(model.parameters(), held.values()), named)
     if not isinstance(model, (str, Path)):
         fix = "Give an nn.Module, or the path of a file of tnmars.save or tnmars.save_checkpoint."
         raise TnmarsError(Problem(f"a {type(model).__name__} is not a model.", fix))
@@ -61,7 +64,7 @@ def _from_file(path: str | Path) -> Source:
     # Tied tensors are one object here; in the layers that were built each has its own parameter.
     cores = {id(v): v.numel() for entry in model.layers for k, v in model.of(entry).items() if k.startswith("cores.")}
     other = biases + sum(value.numel() for value in rest.values())
-    return Source(found, sum(cores.values()), other, _history(held.header))
+    return Source(found, sum(cores.values()), other, model.tensors, _history(held.header))
 
 
 def _counts(name: str, value: Tensor, prefixes: tuple[str, ...]) -> bool:

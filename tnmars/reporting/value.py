@@ -9,6 +9,8 @@ from typing import Any
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count
 from tnmars.graph.difference import BondChange, finite
+from tnmars.models.plan import CompressionPlan
+from tnmars.models.rebuilt import INNER, place_of
 from tnmars.program.explain import Explained
 from tnmars.reporting.metrics import Metric
 
@@ -131,7 +133,7 @@ class Layer:
     @property
     def title(self) -> str:
         """What the layer is called."""
-        return _title(self.name) or self.before.graph.name or "layer"
+        return _title(_short(self.name)) or self.before.graph.name or "layer"
 
 
 @dataclass(frozen=True)
@@ -150,17 +152,19 @@ class Report:
     notes: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     """What the model is for, before and after."""
+    plan: CompressionPlan | None = None
+    """How the model was compressed, if it was."""
 
     @property
     def prefix(self) -> str:
         """What the names of all layers begin with, up to a dot; empty for a single layer."""
-        return _prefix([layer.name for layer in self.layers])
+        return _prefix([_short(layer.name) for layer in self.layers])
 
     @property
     def titles(self) -> tuple[str, ...]:
         """What each layer is called in a page, without the common prefix."""
         left = len(self.prefix)
-        return tuple(_title(layer.name[left:]) or layer.title for layer in self.layers)
+        return tuple(_title(_short(layer.name)[left:]) or layer.title for layer in self.layers)
 
     def as_json(self) -> dict[str, Any]:
         """The figures as plain data."""
@@ -172,12 +176,24 @@ class Report:
             "layers": [_layer_data(layer) for layer in self.layers],
             "versions": dict(self.versions),
             "notes": list(self.notes),
+            **({} if self.plan is None else {"plan": self.plan.as_json()}),
         }
 
 
 def _title(name: str) -> str:
     """A layer's name; layers of `nn.Sequential` have numbers for names."""
     return f"layer {name}" if name.isdigit() else name
+
+
+def _short(name: str) -> str:
+    """A layer's name; for a parameter that is rebuilt, the name of the parameter.
+
+    >>> _short("fc1"), _short("lstm.parametrizations.weight_hh_l0.0.layer")
+    ('fc1', 'lstm.weight_hh_l0')
+    """
+    if f".{INNER}." in f".{name}":
+        return ".".join(part for part in place_of(name) if part)
+    return name
 
 
 def _prefix(names: Sequence[str]) -> str:
