@@ -233,7 +233,7 @@ def c_uniform(network: nn.Module, found: Mapping[str, Moments], ratio: float) ->
 
 
 def c_and_g(
-    network: nn.Module, found: Mapping[str, Moments], ratio: float, *, shrink: bool = True
+    network: nn.Module, found: Mapping[str, Moments], ratio: float, *, shrink: bool = False
 ) -> tuple[nn.Module, Ranks]:
     """Layers by what the network's outputs need, under one budget: the prototype that the library has to match."""
     spectra = {}
