@@ -20,27 +20,39 @@ BAD = X.clone()
 BAD[200, 3] = float("nan")
 MODEL = mlp(20, 30, 5)
 
+
+class Argmax(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(1)
+
+
 CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = {
     "no data": (
         MODEL,
         {"budget": "2x"},
         TnmarsError,
-        "data is missing: calibration data say which errors matter.\n"
-        "  Give some hundred model inputs, data=loader; labels are not needed. Nothing was changed.",
+        (
+            "data is missing: calibration data say which errors matter.\n"
+            "  Give some hundred model inputs, data=loader; labels are not needed. Nothing was changed."
+        ),
     ),
     "no budget": (
         MODEL,
         {"data": X},
         TnmarsError,
-        "give a budget, or evaluate and max_drop together.\n"
-        "  budget='4x', or evaluate=accuracy, max_drop=0.5. Nothing was changed.",
+        (
+            "give a budget, or evaluate and max_drop together.\n"
+            "  budget='4x', or evaluate=accuracy, max_drop=0.5. Nothing was changed."
+        ),
     ),
     "a budget and a drop": (
         MODEL,
         {"data": X, "budget": "2x", "evaluate": lambda model: 1.0, "max_drop": 1.0},
         TnmarsError,
-        "give a budget, or evaluate and max_drop together.\n"
-        "  budget='4x', or evaluate=accuracy, max_drop=0.5. Nothing was changed.",
+        (
+            "give a budget, or evaluate and max_drop together.\n"
+            "  budget='4x', or evaluate=accuracy, max_drop=0.5. Nothing was changed."
+        ),
     ),
     "data that are used up": (
         MODEL,
@@ -52,30 +64,39 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         MODEL,
         {"data": TensorDataset(X), "budget": "2x"},
         TnmarsError,
-        "data is a TensorDataset, which yields single samples.\n"
-        "  Give batches: torch.utils.data.DataLoader(data, batch_size=64).",
+        (
+            "data is a TensorDataset, which yields single samples.\n"
+            "  Give batches: torch.utils.data.DataLoader(data, batch_size=64)."
+        ),
     ),
     "wrong shapes": (
         MODEL,
         {"data": torch.randn(300, 19), "budget": "2x"},
         TnmarsError,
-        "the model cannot be called with batch 0 of the data, of shape (52, 19): "
-        "mat1 and mat2 shapes cannot be multiplied (52x19 and 20x30).\n"
-        "  Say how to make inputs of a batch: inputs=lambda batch: ... Nothing was changed.",
+        (
+            "the model cannot be called with batch 0 of the data, of shape (52, 19): "
+            "mat1 and mat2 shapes cannot be multiplied (52x19 and 20x30).\n"
+            "  Say how to make inputs of a batch: inputs=lambda batch: ... Nothing was changed."
+        ),
     ),
     "an unreachable budget": (
         MODEL,
         {"data": X, "budget": "9x"},
         TnmarsError,
-        "the budget 9x parameters cannot be met: with all ranks at 1 the model has 120 parameters. Nothing was changed.\n"
-        "  It has 785 parameters now, 35 parameters of them outside of what may be decomposed.",
+        (
+            "the budget 9x parameters cannot be met: with all ranks at 1 the model has 120 parameters. "
+            "Nothing was changed.\n"
+            "  It has 785 parameters now, 35 parameters of them outside of what may be decomposed."
+        ),
     ),
     "an unreachable number of MACs": (
         mlp(64, 96, 10),
         {"data": torch.randn(640, 64), "budget": "1000 macs"},
         TnmarsError,
-        "the budget 1,000 macs cannot be met: with all ranks at 1 the model has 10,240 macs. Nothing was changed.\n"
-        "  It has 454,656 macs now, 0 macs of them outside of what may be decomposed.",
+        (
+            "the budget 1,000 macs cannot be met: with all ranks at 1 the model has 10,240 macs. Nothing was changed.\n"
+            "  It has 454,656 macs now, 0 macs of them outside of what may be decomposed."
+        ),
     ),
     "a pattern without a match": (
         MODEL,
@@ -87,38 +108,48 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, 2)),
         {"data": torch.randn(99, 4, 4, 4), "budget": "2x", "rules": {"0": "tucker2"}},
         PatternError,
-        "'0' matches only layers that cannot be decomposed: '0': it has 4 groups; only groups=1 is supported.\n"
-        "Nothing was changed.",
+        (
+            "'0' matches only layers that cannot be decomposed: '0': it has 4 groups; only groups=1 is supported.\n"
+            "Nothing was changed."
+        ),
     ),
     "a model without layers": (
         nn.Sequential(nn.ReLU(), nn.LayerNorm(20)),
         {"data": X, "budget": "2x"},
         TnmarsError,
-        "the model has no layer that can be decomposed.\n"
-        "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can.",
+        (
+            "the model has no layer that can be decomposed.\n"
+            "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can."
+        ),
     ),
     "a model with refused layers only": (
         nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)),
         {"data": torch.randn(99, 4, 4, 4), "budget": "2x"},
         TnmarsError,
-        "the model has no layer that can be decomposed.\n"
-        "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can. "
-        "'0': it has 4 groups; only groups=1 is supported.",
+        (
+            "the model has no layer that can be decomposed.\n"
+            "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can. "
+            "'0': it has 4 groups; only groups=1 is supported."
+        ),
     ),
     "NaN in the data": (MODEL, {"data": BAD, "budget": "2x"}, TnmarsError, "batch 3 of the data has NaN in input 1."),
     "too few samples": (
         MODEL,
         {"data": X[:9], "budget": "2x"},
         TnmarsError,
-        "data has too few samples to hold any out for comparison.\n"
-        "  Give at least ten samples; some hundred are better. Nothing was changed.",
+        (
+            "data has too few samples to hold any out for comparison.\n"
+            "  Give at least ten samples; some hundred are better. Nothing was changed."
+        ),
     ),
     "a single layer": (
         mlp(20, 30)[0],
         {"data": X, "budget": "2x"},
         TnmarsError,
-        "the model is a single layer, which cannot be replaced in itself.\n"
-        "  Use tnmars.from_dense(layer, ...), which returns the new layer.",
+        (
+            "the model is a single layer, which cannot be replaced in itself.\n"
+            "  Use tnmars.from_dense(layer, ...), which returns the new layer."
+        ),
     ),
     "an unknown family": (
         MODEL,
@@ -134,19 +165,23 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
             "rules": {"0": tnmars.families.lowrank("linear", inputs=(30,), outputs=(20,), rank=2)},
         },
         TnmarsError,
-        "the graph for '0' is linear 30 -> 20, a weight of shape (20, 30), "
-        "but the layer is linear with a weight of shape (30, 20).",
+        (
+            "the graph for '0' is linear 30 -> 20, a weight of shape (20, 30), "
+            "but the layer is linear with a weight of shape (30, 20)."
+        ),
     ),
     "an output without numbers": (
         nn.Sequential(
             nn.Linear(20, 3),
             nn.Flatten(),
-            Argmax := type("Argmax", (nn.Module,), {"forward": lambda self, x: x.argmax(1)})(),
+            Argmax(),
         ),
         {"data": X, "budget": "2x"},
         TnmarsError,
-        "the model returns a Tensor without a floating-point tensor.\n"
-        "  Its output must be a tensor, or hold tensors in a tuple, list or mapping.",
+        (
+            "the model returns a Tensor without a floating-point tensor.\n"
+            "  Its output must be a tensor, or hold tensors in a tuple, list or mapping."
+        ),
     ),
 }
 
