@@ -1,4 +1,4 @@
-"""From a trained model to a smaller one: the same function at full rank, budgets that are met, ties that stay."""
+"""From a trained model to a smaller one: the same function at full rank, budgets that are met, tied weights."""
 
 from __future__ import annotations
 
