@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EVERY = 2.0
 """Seconds between lines of progress, without a terminal."""
-WORDS: dict[str, Any] = {"dense": None, "default": ...}
+WORDS: dict[str, Any] = {"dense": None}
 """What a rule may say in place of a family."""
 
 

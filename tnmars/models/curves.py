@@ -60,6 +60,7 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
     else:
         base, found = _searched(graph, weight, metric)
     if candidate.has_ranks:
+        base += sum(float(values[graph.bonds[name].size :].sum()) for name, values in found.items())
         found = {name: values[: graph.bonds[name].size] for name, values in found.items()}
     return list(_path(candidate, {name: values.tolist() for name, values in found.items()}, weight.numel(), base))
 
