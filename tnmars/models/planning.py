@@ -10,8 +10,8 @@ from math import exp, log
 import torch
 from torch import Tensor, nn
 
-from tnmars.decomposing.decompose import STEPS as SEARCH
 from tnmars.decomposing.decompose import Decomposed, decompose
+from tnmars.decomposing.search import STEPS as SEARCH
 from tnmars.decomposing.sweep import is_forest
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json

@@ -57,10 +57,12 @@ def one_pass(model: nn.Module, batch: Batch, names: Iterable[str], *, is_timed: 
     with quiet(model, set()), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # it calls no layers, and torch does not count its operations
         try:
-            # torch counts nothing in the fused recurrent layers of oneDNN
-            with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
-                with _noted(model, uses, counter.get_total_flops):
-                    call(model, batch)
+            with (
+                torch.backends.mkldnn.flags(enabled=False),  # torch counts nothing in its fused recurrent layers
+                FlopCounterMode(display=False) as counter,
+                _noted(model, uses, counter.get_total_flops),
+            ):
+                call(model, batch)
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
         ms = _time(model, batch, uses) if is_timed else None
