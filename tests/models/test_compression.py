@@ -19,6 +19,7 @@ import tnmars
 from tnmars.decomposing.tensors import with_sizes
 from tnmars.layer.module import TNModule
 from tnmars.models import calibration
+from tnmars.models.calibration import reestimated
 from tnmars.models.compression import CompressionWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::tnmars.CompressionWarning", "ignore:Using padding='same'")
@@ -591,3 +592,62 @@ def test_the_seed_decides() -> None:
     model, x = mlp(40, 60, 4), torch.randn(400, 40)
     one, other, third = (tnmars.plan_compression(model, budget="2x", data=x, seed=seed) for seed in (1, 1, 2))
     assert one.expected == other.expected != third.expected
+
+
+# --- what a review found ---------------------------------------------------------------------------------------------
+
+
+def test_given_ranks_lose_what_they_cut_off() -> None:
+    """A graph with ranks of its own is not free of loss: on one linear layer the expected loss is the measured one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32, bias=False))
+    graph = tnmars.families.lowrank("linear", inputs=(32,), outputs=(32,), rank=3)
+    plan = tnmars.plan_compression(model, {"0": graph}, budget="2x", data=torch.randn(4000, 32))
+    assert plan.expected > 0.5 and plan.expected == pytest.approx(plan.measured, rel=0.1)
+
+
+def test_padding_positions_do_not_count() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16, padding_idx=0), nn.Linear(16, 32))
+    index = torch.randint(1, 50, (512, 10))
+    index[torch.rand(512, 10) < 0.8] = 0
+    plan = tnmars.plan_compression(model, {"0": "lowrank"}, budget="1.4x", data=index)
+    assert plan.measured is not None and 0.5 < plan.expected / plan.measured < 2.0
+
+
+def test_a_shared_weight_stays_dense_if_one_of_its_places_must() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.inner, self.head = nn.Embedding(60, 16), nn.Linear(16, 16), nn.Linear(16, 60, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, index: torch.Tensor) -> torch.Tensor:
+            return self.head(self.inner(self.table(index)))
+
+    data = torch.randint(0, 60, (256, 4))
+    rules = {"head": None, "*": "default"}
+    plan = tnmars.plan_compression(Tied(), rules, budget=60 * 16 + 16 + 250, data=data)
+    assert [entry.name for entry in plan.chosen] == ["inner"]
+
+
+def test_evaluating_leaves_a_model_in_training_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8)).train()
+    data = torch.randn(256, 16)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    tnmars.plan_compression(model, data=data, evaluate=lambda net: -float(net(data).var()), max_drop=1e9)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_norms_that_the_data_do_not_reach_keep_their_statistics() -> None:
+    class Side(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.main, self.norm, self.other = nn.Linear(16, 32), nn.BatchNorm1d(32), nn.BatchNorm1d(32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.main(x))
+
+    found = reestimated(Side(), [((torch.randn(20, 16),), {})])
+    assert found.keys() == {"norm.running_mean", "norm.running_var"}

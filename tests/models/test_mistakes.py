@@ -74,8 +74,8 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         {"data": torch.randn(300, 19), "budget": "2x"},
         TnmarsError,
         (
-            "the model cannot be called with batch 0 of the data, of shape (52, 19): "
-            "mat1 and mat2 shapes cannot be multiplied (52x19 and 20x30).\n"
+            "the model cannot be called with batch 0 of the data, of shape (64, 19): "
+            "mat1 and mat2 shapes cannot be multiplied (64x19 and 20x30).\n"
             "  Say how to make inputs of a batch: inputs=lambda batch: ... Nothing was changed."
         ),
     ),

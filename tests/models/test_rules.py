@@ -13,7 +13,7 @@ from tnmars.errors import PatternError, TnmarsError
 from tnmars.models.rules import candidates, matched
 from tnmars.models.torch_layers import describe
 
-NAMES = ["conv1", "layer1.0.conv", "layer1.1.conv", "layer2.0.conv", "head.fc1", "head.fc2"]
+NAMES = {name: (name,) for name in ("conv1", "layer1.0.conv", "layer1.1.conv", "layer2.0.conv", "head.fc1", "head.fc2")}
 
 
 def chosen(rules: dict[str, object]) -> dict[str, object]:
@@ -141,3 +141,18 @@ def test_wrong_targets(target: object, text: str) -> None:
     with pytest.raises(TnmarsError) as raised:
         candidates(target, describe(nn.Linear(12, 8)), "fc")
     assert text in str(raised.value)
+
+
+def test_a_layer_is_matched_by_each_of_its_names() -> None:
+    shared = {"first.fc": ("first.fc", "again.fc")}
+    assert matched({"again.*": "tt"}, shared, {}) == {"first.fc": ("again.*", "tt")}
+
+
+def test_none_may_name_what_cannot_be_decomposed() -> None:
+    refused = {"depthwise": "it has 8 groups; only groups=1 is supported"}
+    assert matched({"depthwise": None, "conv1": "tt"}, NAMES, refused) == {"conv1": ("conv1", "tt")}
+
+
+def test_rules_are_a_mapping() -> None:
+    with pytest.raises(tnmars.PatternError, match="rules is 'lowrank', but must be a mapping"):
+        matched("lowrank", NAMES, {})  # type: ignore[arg-type]

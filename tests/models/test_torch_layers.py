@@ -13,7 +13,6 @@ from tnmars.models.torch_layers import (
     DenseLayer,
     as_matrix,
     describe,
-    device_of,
     fingerprint,
     holders,
 )
@@ -105,9 +104,3 @@ def test_a_fingerprint_is_of_the_bits() -> None:
     other[2, 1] = torch.nextafter(other[2, 1], torch.tensor(9.0))
     assert fingerprint(other) not in same
     assert fingerprint(weight.bfloat16()) not in same
-
-
-def test_the_device_is_that_of_the_first_tensor() -> None:
-    assert device_of(nn.Linear(2, 2, device="meta")).type == "meta"
-    assert device_of(nn.BatchNorm1d(2, affine=False, device="meta")).type == "meta"
-    assert device_of(nn.ReLU()).type == "cpu"

@@ -59,9 +59,10 @@ def plan_compression(
     Args:
         model: A trained model. Layers that are compiled already stay as they are.
         rules: Which layers are decomposed, and how: a mapping from patterns to a family, a graph, a spec file, a list
-            of these (the best is taken), `"default"` or None, which keeps a layer dense. A pattern is a glob on the full name
-            (`"encoder.*.fc?"`) or a regular expression for all of it (`"re:layer[23].*"`). The first match wins; what
-            no pattern matches stays dense. By default every layer that can be decomposed is.
+            of these (the best is taken), `"default"` (what suits the layer) or None, which keeps a layer dense. A
+            pattern is a glob on the full name (`"encoder.*.fc?"`) or a regular expression for all of it
+            (`"re:layer[23].*"`). The first match wins; what no pattern matches stays dense. By default every layer
+            that can be decomposed is.
         budget: What the whole model may cost: `"4x"` for a quarter of its parameters, a number of parameters, or a
             text such as `"1.5 MB"`, `"2x macs"`, `"30M macs"` or `"12 ms"`.
         data: Calibration data without labels: a `DataLoader`, batches of model inputs, or a tensor with all samples.

@@ -53,17 +53,15 @@ def one_pass(model: nn.Module, batch: Batch, names: Iterable[str], *, is_timed: 
     The model and the random state are left as they are.
     """
     uses = {name: Use() for name in names}
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, fused = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     with quiet(model, set()), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # it calls no layers, and torch does not count its operations
         try:
-            with (
-                torch.backends.mkldnn.flags(enabled=False),  # torch counts nothing in its fused recurrent layers
-                FlopCounterMode(display=False) as counter,
-                _noted(model, uses, counter.get_total_flops),
-            ):
+            torch._C._set_mkldnn_enabled(False)  # torch counts nothing in its fused recurrent layers
+            with FlopCounterMode(display=False) as counter, _noted(model, uses, counter.get_total_flops):
                 call(model, batch)
         finally:
+            torch._C._set_mkldnn_enabled(fused)
             torch.backends.mha.set_fastpath_enabled(fast)
         ms = _time(model, batch, uses) if is_timed else None
     return Pass(int(counter.get_total_flops()) // 2, ms, uses)

@@ -58,17 +58,14 @@ def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str
 
 
 def _decide(group: Group, matches: Mapping[str, tuple[str, Any]]) -> None:
-    """Gives a weight its candidates, or the reason why it stays dense. All places that share it must allow it."""
+    """Gives a weight its candidates, or the reason why it stays dense. None for one of its places keeps it dense."""
     ruled = [(site.name, *matches[site.name]) for site in group.sites if site.name in matches]
     dense = [(name, rule) for name, rule, target in ruled if target is None]
-    unruled = [site.name for site in group.sites if site.name not in matches]
     if dense:
         name, group.rule = dense[0]
         group.reason = f"rule '{group.rule}'" + (f", for '{name}' that shares it" if name != group.name else "")
     elif not ruled:
         group.reason = "no rule"
-    elif unruled:
-        group.reason = f"no rule for '{unruled[0]}', which shares it"
     else:
         _, group.rule, target = ruled[0]
         group.reason = problem(group.sites)
