@@ -122,8 +122,9 @@ class PatternError(TnmarsError):
 
     Example:
         >>> import torch, tnmars
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8))
         >>> try:
-        ...     tnmars.compress_(torch.nn.Sequential(torch.nn.Linear(8, 8)), {"fc*": "lowrank"}, budget="2x")
+        ...     tnmars.compress_(model, {"fc*": "lowrank"}, budget="2x")
         ... except tnmars.PatternError as error:
         ...     print(error)
         'fc*' matches no layer of the model.

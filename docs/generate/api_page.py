@@ -41,6 +41,13 @@ class Group:
 
 GROUPS = (
     Group(
+        "compress",
+        "Compressing trained models",
+        "From a trained model to a smaller one: plan, compress, fine-tune, convert. [How to](../trained_model.md).",
+        "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ match_ to_dense_"
+        " as_torch_ ensemble",
+    ),
+    Group(
         "declare",
         "Declaring graphs",
         "Read, write, build and inspect graphs. Nothing here loads torch.",
@@ -51,13 +58,7 @@ GROUPS = (
         "compile",
         "Compiling and shipping",
         "Turn a graph into an `nn.Module`, and the module into something to ship.",
-        "compile TNModule parametrize_ CostModel cached freeze export_onnx write_source",
-    ),
-    Group(
-        "models",
-        "Whole models",
-        "Fine-tune a small model, and turn its layers into torch's own. [How to](../small_models.md).",
-        "match_ to_dense_ as_torch_ ensemble",
+        "compile Linear Conv1d Conv2d Conv3d Embedding TNModule CostModel cached freeze export_onnx write_source",
     ),
     Group(
         "train",
@@ -88,7 +89,7 @@ GROUPS = (
         "errors",
         "Errors",
         "Every error that tnmars raises on purpose is a `TnmarsError`, and so a `ValueError`.",
-        "TnmarsError GraphError SpecError ShapeError CheckpointError Problem",
+        "TnmarsError GraphError SpecError ShapeError PatternError CheckpointError Problem",
     ),
 )
 """Every public name is on exactly one page; a test compares them with `tnmars.__all__`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import api_page
 import architecture_page
 import cli_page
+import compress_page
 import files_page
 import picture
 import readme_page
@@ -28,6 +29,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "images/tt_linear.svg": lambda: _drawn("tt_linear"),
     "images/pruned_linear.svg": lambda: _drawn("pruned_linear"),
     "results.md": results_page.text,
+    "trained_model.md": compress_page.text,
     "../README.md": readme_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""

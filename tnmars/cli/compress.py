@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EVERY = 2.0
 """Seconds between lines of progress, without a terminal."""
-WORDS: dict[str, Any] = {"dense": None, "default": ...}
+WORDS: dict[str, Any] = {"dense": None}
 """What a rule may say in place of a family."""
 
 
@@ -50,10 +50,7 @@ def _arguments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
         raise click.BadParameter(str(error)) from None
 
 
-@click.command(
-    epilog="Example: tnmars compress net:build --weights net.safetensors --data inputs.npy --budget 4x "
-    "--rule head=dense --rule '*=default' -o small.safetensors --report report.html"
-)
+@click.command(epilog="Example: tnmars compress net:build --data inputs.npy --budget 4x -o small.safetensors")
 @click.argument("model")
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments, help="Pass to FUNCTION.")
 @click.option("--weights", type=click.Path(), help="A .safetensors file with all tensors of the model's state dict.")

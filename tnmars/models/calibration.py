@@ -44,11 +44,20 @@ class Calibration:
                     self.held_out.append(batch)
                     continue
             elif at == 0 and samples(batch) >= 2 * EVERY:
-                batch, last = _split(batch)  # there may be no second one
-                self.held_out.append(last)
+                batch, last = self._split(batch)  # there may be no second one
+                self.held_out += [] if last is None else [last]
             if len(self.kept) < MOST:
                 self.kept.append(batch)
             yield batch
+
+    def _split(self, batch: Batch) -> tuple[Batch, Batch | None]:
+        """A batch without its last rows, and these; the batch alone if the model cannot take it in parts."""
+        first, last = _split(batch)
+        try:
+            answers(self.model, [first, last])
+        except (RuntimeError, ValueError, AssertionError, IndexError):  # such as a mask that is as long as the batch
+            return batch, None
+        return first, last
 
 
 def _split(batch: Batch) -> tuple[Batch, Batch]:
@@ -121,6 +130,7 @@ def reestimated(model: nn.Module, data: Iterable[Batch]) -> dict[str, Tensor]:
         f"{name}.{key}": getattr(module, key).clone()
         for name, module in found.items()
         for key in ("running_mean", "running_var")
+        if module.num_batches_tracked is not None and int(module.num_batches_tracked)  # the data reach it
     }
 
 

@@ -59,7 +59,7 @@ def plan_compression(
     Args:
         model: A trained model. Layers that are compiled already stay as they are.
         rules: Which layers are decomposed, and how: a mapping from patterns to a family, a graph, a spec file, a list
-            of these (the best is taken) or None, which keeps a layer dense. A pattern is a glob on the full name
+            of these (the best is taken), `"default"` or None, which keeps a layer dense. A pattern is a glob on the full name
             (`"encoder.*.fc?"`) or a regular expression for all of it (`"re:layer[23].*"`). The first match wins; what
             no pattern matches stays dense. By default every layer that can be decomposed is.
         budget: What the whole model may cost: `"4x"` for a quarter of its parameters, a number of parameters, or a
@@ -88,7 +88,8 @@ def plan_compression(
     Example:
         >>> import torch, tnmars
         >>> _ = torch.manual_seed(0)
-        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 10))
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         >>> plan = tnmars.plan_compression(model, budget="2x", data=torch.randn(1024, 64))
         >>> plan.parameters.after <= plan.parameters.before / 2
         True
@@ -123,15 +124,19 @@ def compress_(
     model: nn.Module,
     plan: CompressionPlan | Rules | None = None,
     *,
+    rules: Rules | None = None,
     budget: object = None,
     data: Iterable[Any] | None = None,
     **options: Any,
 ) -> CompressionPlan:
     """Compresses a trained model in place: the layers of a plan are replaced by compiled ones, with the same calls.
 
+    Make the optimizer afterwards: the parameters are new ones. Hooks of replaced layers are not taken over.
+
     Args:
         model: The model that the plan was made for.
         plan: What `plan_compression` returned; or the rules for a plan that is made now, by default for all layers.
+        rules: The same as a keyword.
         budget: The budget of a plan that is made now, as in `plan_compression`.
         data: Its calibration data.
         **options: Its other options, as in `plan_compression`.
@@ -146,15 +151,19 @@ def compress_(
     Example:
         >>> import torch, tnmars
         >>> _ = torch.manual_seed(0)
-        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 10))
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         >>> plan = tnmars.compress_(model, budget="2x", data=torch.randn(1024, 64))
         >>> sum(value.numel() for value in model.parameters()) == plan.parameters.after
         True
     """
+    asked = {"rules": rules, "budget": budget, "data": data}
+    given = [*(name for name, value in asked.items() if value is not None), *options]
     if not isinstance(plan, CompressionPlan):
-        plan = plan_compression(model, plan, budget=budget, data=data, **options)
-    elif budget is not None or data is not None or options:
-        given = [*(["budget"] if budget is not None else []), *(["data"] if data is not None else []), *options]
+        if plan is not None and rules is not None:
+            raise TnmarsError("rules are given twice: as the second argument, and by name. Nothing was changed.")
+        plan = plan_compression(model, rules if plan is None else plan, budget=budget, data=data, **options)
+    elif given:
         text = f"{listing(given)}: a plan has these already."
         raise TnmarsError(Problem(text, "Give compress_ a plan alone, or rules with a budget and data."))
     _check_model(model, plan)

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from torch import Tensor
 
+from tnmars.decomposing.canonical import canonical
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.spectra import spectra
@@ -22,9 +23,12 @@ from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.kinds import Role
 from tnmars.models.rules import Candidate
+from tnmars.models.torch_layers import as_matrix
 from tnmars.program.expected import evaluate, parameter_terms
 
 Sizes = Mapping[str, int]
+STEPS = 10
+"""Rounds of least squares over the cores of a graph that is no tree, to see what its slices are worth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +55,36 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
     if not is_forest(graph) and not candidate.has_ranks:
         graph = widest(graph, weight.numel())
         candidate = replace(candidate, graph=graph)
-    found = spectra(weight, graph, metric)
+    if is_forest(graph):
+        base, found = 0.0, spectra(weight, graph, metric)
+    else:
+        base, found = _searched(graph, weight, metric)
     if candidate.has_ranks:
+        base += sum(float(values[graph.bonds[name].size :].sum()) for name, values in found.items())
         found = {name: values[: graph.bonds[name].size] for name, values in found.items()}
-    base = 0.0
-    if not is_forest(graph):
-        made = decompose(weight, graph, metric=metric)
-        base = (made.metric_error if made.metric_error is not None else made.error) ** 2
-        base *= sum(float(values.sum()) for values in found.values()) / max(1, len(found))
     return list(_path(candidate, {name: values.tolist() for name, values in found.items()}, weight.numel(), base))
+
+
+def _searched(graph: Graph, weight: Tensor, metric: Metric) -> tuple[float, dict[str, Tensor]]:
+    """For a graph that is no tree: what its decomposition loses, and the squared weights of its slices.
+
+    The weights are those of the canonical form, which knows no metric: they are scaled to the weight's norm in it.
+    """
+    made = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)
+    norm = _norm(as_matrix(graph.kind, weight.double()), metric)
+    scale = norm / max(float(weight.double().square().sum()), 1e-300)
+    lost = norm * (made.error if made.metric_error is None else made.metric_error) ** 2
+    return lost, {name: scale * value.square() for name, value in canonical(made.graph, made.cores).weights.items()}
+
+
+def _norm(matrix: Tensor, metric: Metric) -> float:
+    """The squared norm of a weight in a metric."""
+    responses = metric.responses
+    if responses is None:
+        inputs = metric.inputs
+        half = matrix if inputs is None else matrix * inputs if inputs.dim() == 1 else matrix @ inputs
+        responses = half @ matrix.T
+    return float(responses.trace() if metric.outputs is None else (metric.outputs * responses).sum())
 
 
 def needs_inputs(graph: Graph) -> bool:

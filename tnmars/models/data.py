@@ -65,7 +65,7 @@ def batches(
 
 def checked(data: Any, rows: int = ROWS) -> Iterable[Any]:
     """What is to be iterated over: `data`, or a tensor in batches. Raises `TnmarsError` for what holds no batches."""
-    if isinstance(data, Tensor):
+    if isinstance(data, Tensor) and data.dim():
         return [data[at : at + rows] for at in range(0, len(data), rows)]
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         text = f"data is a {type(data).__name__}, which yields single samples."

@@ -126,7 +126,7 @@ def match_(
     """
     _check(small, dense, epochs, steps, lr, loss)
     read = partial(batches, inputs=inputs, model=small, rows=batch)
-    with ExitStack() as stack:
+    with ExitStack() as stack, torch.enable_grad():
         stack.enter_context(torch.random.fork_rng(devices=[]))
         torch.default_generator.manual_seed(seed)  # not those of other devices, which are not restored
         parts = split(data, held_out, rows=batch, steps=steps, seed=seed)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.models.costs import Cost
 from tnmars.models.sites import Site
-from tnmars.text.numbers import brief, dashed
+from tnmars.text.numbers import brief, change, dashed
 from tnmars.text.tables import aligned
 
 NOTHING = Cost(0, 0, 0.0)
@@ -100,6 +100,14 @@ class CompressionPlan:
             ones are better.
         rules: The rules, as text.
         score: What `evaluate` returned for the compressed model, if it was given.
+
+    Example:
+        >>> import torch, tnmars
+        >>> first, second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 10)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), second)
+        >>> plan = tnmars.plan_compression(model, budget="2x", data=torch.randn(1024, 64))
+        >>> [entry.name for entry in plan.weights], plan.budget
+        (['0', '2'], '2x parameters')
     """
 
     weights: tuple[WeightPlan, ...]
@@ -137,7 +145,7 @@ class CompressionPlan:
         lines = aligned(rows, "<<<>>>>")
         lines.append(
             f"budget {self.budget}: {_whole(self.parameters)} parameters ({self.parameters.ratio:.2f}x smaller), "
-            f"{_whole(self.macs)} MACs ({self.macs.ratio:.2f}x fewer)"
+            f"{_whole(self.macs)} MACs ({change(self.macs.before, self.macs.after, 'fewer', 'more')})"
         )
         text = f"change of the outputs: {self.expected:.1%} expected"
         text += "" if self.measured is None else f", {self.measured:.1%} measured on data that were held out"
@@ -156,11 +164,13 @@ def _row(entry: WeightPlan) -> tuple[str, ...]:
         entry.family,
         dashed(entry.ranks.values()),
         f"{entry.before.parameters:,} -> {entry.after.parameters:,}",
-        f"{brief(entry.before.macs)} -> {brief(entry.after.macs)}" if entry.before.macs else "unchanged",
+        f"{brief(entry.before.macs)} -> {brief(entry.after.macs)}"
+        if entry.before.macs != entry.after.macs
+        else "unchanged",
         f"{entry.before.ms:.3g} -> {entry.after.ms:.3g}" if entry.before.ms else "unchanged",
         f"{entry.loss:.2%}",
     )
 
 
-def _whole(change: Change) -> str:
-    return f"{round(change.before):,} -> {round(change.after):,}"
+def _whole(cost: Change) -> str:
+    return f"{round(cost.before):,} -> {round(cost.after):,}"

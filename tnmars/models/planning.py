@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.decomposing.decompose import Decomposed, decompose
+from tnmars.decomposing.search import STEPS as SEARCH
+from tnmars.decomposing.sweep import is_forest
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.models.budget import Budget
@@ -83,7 +85,9 @@ class Planning:
         if choice not in self.made:
             self.watch(f"cores of {group.name}", len(self.made) + 1, 0)
             weight = group.first.layer.weight.detach()
-            self.made[choice] = decompose(weight, choice.graph, metric=entry.metric, seed=self.seed, steps=STEPS)
+            self.made[choice] = decompose(
+                weight, choice.graph, metric=entry.metric, seed=self.seed, steps=_effort(choice.graph)
+            )
         found = self.made[choice]
         return WeightPlan(
             name=group.name,
@@ -123,7 +127,7 @@ class Planning:
     def searched(self, evaluate: Callable[[nn.Module], float], max_drop: float) -> CompressionPlan:
         """The plan for the smallest of some sizes whose score is at most `max_drop` below that of the model."""
         with as_is(self.model):
-            least = float(evaluate(self.model)) - max_drop
+            least = float(evaluate(self.model.eval())) - max_drop
         low, high = log(1.02), log(self._most())
         best: CompressionPlan | None = None
         for at in range(TRIES):
@@ -136,7 +140,7 @@ class Planning:
                 continue
             trial = _compressed(self.model, plan)
             plan = self._compared(plan, trial)
-            score = float(evaluate(trial))
+            score = float(evaluate(trial.eval()))
             if score >= least:
                 low, best = middle, replace(plan, score=score, budget=f"a drop of {max_drop:g} at most")
             else:
@@ -152,6 +156,11 @@ class Planning:
         for entry in self.weighed:
             smallest += min((choice.parameters for choice in entry.choices), default=entry.dense.parameters)
         return max(1.05, self.whole.now["parameters"] / max(smallest, 1.0))
+
+
+def _effort(graph: Graph) -> int:
+    """The rounds in which cores are searched: few on trees, whose start is close already."""
+    return STEPS if is_forest(graph) else SEARCH
 
 
 def _untouched(group: Group) -> WeightPlan:

@@ -81,6 +81,7 @@ def register_(module: nn.Module, name: str, layer: TNModule) -> None:
     before = [other.order for other in map(partial(found, module), _names(module)) if other is not None]
     rebuilt = Rebuilt(layer, before[0] if before else tuple(module._parameters))
     parametrize.register_parametrization(module, name, rebuilt)
+    module.get_submodule(INNER).train(module.training)  # torch's own containers are made in training mode
     rebuilt.is_set = True
     _extend_(module)
 

@@ -21,6 +21,8 @@ from tnmars.models.torch_layers import DenseLayer
 
 Target = str | Path | Graph
 Rules = Mapping[str, "Target | Iterable[Target] | None"]
+DEFAULT = "default"
+"""The word for what suits a layer of its kind, as without rules."""
 ENDINGS = (".yaml", ".yml")
 
 
@@ -34,20 +36,26 @@ class Candidate:
     """Whether the sizes of the bonds are the user's, as in a spec; those of a family are open."""
 
 
-def matched(rules: Rules | None, names: Iterable[str], refused: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """For each name its first matching pattern and what that maps to; a name without a match is left out.
+def matched(
+    rules: Rules | None, names: Mapping[str, Iterable[str]], refused: Mapping[str, str]
+) -> dict[str, tuple[str, Any]]:
+    """For each layer its first matching pattern and what that maps to; a layer without a match is left out.
 
-    Raises `PatternError` for a pattern that matches nothing.
+    `names` has all names of each layer by its first one. Raises `PatternError` for a pattern that matches nothing.
     """
     known = list(names)
     if rules is None:
         return dict.fromkeys(known, ("", ...))
+    given: object = rules
+    if not isinstance(given, Mapping):
+        text = f"rules is {given!r}, but must be a mapping from patterns to families."
+        raise PatternError(Problem(text, "Write {'*': 'lowrank'}, or {'fc*': 'lowrank', 'head': None}."))
     problems: list[Problem] = []
     found: dict[str, tuple[str, Any]] = {}
     for pattern in rules:
         is_match = _matcher(pattern)
-        hits = [name for name in known if is_match(name)]
-        if not hits:
+        hits = [name for name, every in names.items() if any(map(is_match, (name, *every)))]
+        if not hits and not (rules[pattern] is None and any(map(is_match, refused))):
             problems.append(_unmatched(pattern, known, {n: why for n, why in refused.items() if is_match(n)}))
         for name in hits:
             found.setdefault(name, (pattern, rules[pattern]))
@@ -74,15 +82,14 @@ def _unmatched(pattern: str, known: list[str], refused: Mapping[str, str]) -> Pr
         return Problem(f"'{pattern}' matches only layers that cannot be decomposed: '{name}': {why}.")
     bare = re.sub(r"[^A-Za-z0-9_.]", "", pattern.removeprefix("re:"))
     near = [name for name in known if bare and (bare in name or name.rpartition(".")[2] in bare)]
-    shown = listing(near[:8] or known)
-    return Problem(
-        f"'{pattern}' matches no layer of the model.", f"Layers that could be meant: {shown}.{nearest(pattern, known)}"
-    )
+    guess = "" if near else nearest(pattern, known)
+    hint = f"Layers that could be meant: {listing(near[:8] or known)}.{guess}"
+    return Problem(f"'{pattern}' matches no layer of the model.", hint)
 
 
 def candidates(target: object, layer: DenseLayer, name: str) -> list[Candidate]:
     """The ways to decompose a weight that a rule asks for; `...` means the defaults of its kind."""
-    if target is ...:
+    if target is ... or target == DEFAULT:
         target = families.DEFAULTS[layer.kind]
         if prod(layer.kernel) == 1:
             target = target[:1]  # without taps all defaults of a kind are the same

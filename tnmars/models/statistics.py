@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -53,6 +54,10 @@ class Moments:
     outputs: Tensor | None = None
     inputs: Tensor | None = None
     channels: Tensor | None = None
+    skipped: Tensor | None = None
+    """Which rows of the last output are the padding row of a table."""
+    reason: str = ""
+    """Why the sums cannot be used; empty if they can."""
     power: float = 0.0
     """The sum of squared gradients, where their second moments are too large to keep."""
 
@@ -97,6 +102,7 @@ class Moments:
         self.batch = max(self.batch, index.numel())
         flat = index.reshape(-1)
         skip = self.layer.options.get("padding_idx")
+        self.skipped = None if skip is None or "mode" in self.layer.options else flat == skip
         flat = flat if skip is None else flat[flat != skip]
         counts = torch.bincount(flat, minlength=self.layer.inside).double()
         self.inputs = counts if self.inputs is None else self.inputs + counts
@@ -109,13 +115,16 @@ class Moments:
         self.rows += len(y)
         self.responses = _added(self.responses, y)
 
-    def add_gradient(self, g: Tensor) -> None:
-        """Adds the gradient at the output of one call."""
+    def add_gradient(self, g: Tensor, skipped: Tensor | None = None) -> None:
+        """Adds the gradient at the output of one call, except of the rows that are skipped."""
         if self.is_wide:
             self.power += float(g.detach().double().square().sum())
             return
-        flat = g.detach().movedim(1, -1) if self.layer.kind == "conv" and g.dim() > 2 else g.detach()
-        self.outputs = _added(self.outputs, flat.reshape(-1, flat.shape[-1]))
+        ndim = len(self.layer.kernel)
+        flat = g.detach().movedim(-ndim - 1, -1).reshape(-1, self.layer.outside)  # the batch may be missing
+        if skipped is not None:
+            flat = flat[~skipped]  # the padding row gets no gradient
+        self.outputs = _added(self.outputs, flat)
 
     def metric(self) -> Metric:
         """The averages over the data."""
@@ -251,13 +260,13 @@ def collect(
     found = Collected(layers, weights or {})
     kept = {id(entry.weight) for entry in found.weights.values()}
     with quiet(model, kept), torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+        noise = torch.Generator().manual_seed(seed)  # its own, because models and data may draw numbers too
         for at, batch in enumerate(data):
             with watched(model, layers):
                 outputs = primary(_called(model, batch, at))
                 _check(outputs, at)
                 for left in reversed(range(PROBES)):
-                    loss: Tensor = sum((value * torch.randn_like(value)).sum() for value in outputs)  # type: ignore[assignment]
+                    loss: Tensor = sum((value * _normal(value, noise)).sum() for value in outputs)  # type: ignore[assignment]
                     if loss.requires_grad:
                         loss.backward(retain_graph=left > 0)  # type: ignore[no-untyped-call]
                     for single in found.weights.values():
@@ -275,6 +284,10 @@ def collect(
                 watch(at)
     found.power /= max(1, found.samples)
     return found
+
+
+def _normal(like: Tensor, noise: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=noise, dtype=like.dtype).to(like.device)
 
 
 def _called(model: nn.Module, batch: Batch, at: int) -> Any:
@@ -324,10 +337,12 @@ def watched(model: nn.Module, layers: Mapping[str, Moments]) -> Iterator[None]:
     def hook(moments: Moments) -> Callable[..., Tensor]:
         def seen(module: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> Tensor:
             moments.add_input(given[0] if given else named["input"], output)
+            if named.get("per_sample_weights") is not None or len(given) > 2:
+                moments.reason = "it is called with per_sample_weights"
             if not output.requires_grad:  # the first layers: gradients begin here
                 output = output.detach().requires_grad_().clone()  # a copy, which may be changed in place
             if output.requires_grad:  # not where the model itself turns gradients off
-                output.register_hook(moments.add_gradient)  # type: ignore[no-untyped-call]
+                output.register_hook(partial(moments.add_gradient, skipped=moments.skipped))  # type: ignore[no-untyped-call]
             return output
 
         return seen

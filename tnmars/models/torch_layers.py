@@ -113,6 +113,8 @@ def describe(module: nn.Module) -> DenseLayer | str | None:
         if isinstance(module, base):
             if parametrize.is_parametrized(module):
                 return "its weight is parametrized"
+            if "weight" not in module._parameters:
+                return "its weight is computed by a hook; remove that first (remove_weight_norm, prune.remove)"
             if type(module).forward is not base.forward:
                 return f"{type(module).__name__} has a forward method of its own"
             if isinstance(module.weight, nn.parameter.UninitializedParameter):
@@ -133,19 +135,6 @@ def holders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield name, module
 
 
-def source_axis(kind: str) -> int:
-    """The axis of the dense weight whose entries inputs are multiplied with; the other side is the outputs'."""
-    layout = KINDS[kind].layout
-    return 1 - layout.index(Role.OUT) if Role.LOOKUP in layout else 1
-
-
 def as_matrix(kind: str, weight: Tensor) -> Tensor:
     """A dense weight as a matrix of outputs by inputs (and taps, or rows of an embedding)."""
     return weight.T if Role.LOOKUP in KINDS[kind].layout else weight.flatten(1)
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's first tensor."""
-    for value in (*model.parameters(), *model.buffers()):
-        return value.device
-    return torch.device("cpu")

@@ -57,7 +57,11 @@ def one_pass(model: nn.Module, batch: Batch, names: Iterable[str], *, is_timed: 
     with quiet(model, set()), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # it calls no layers, and torch does not count its operations
         try:
-            with FlopCounterMode(display=False) as counter, _noted(model, uses, counter.get_total_flops):
+            with (
+                torch.backends.mkldnn.flags(enabled=False),  # torch counts nothing in its fused recurrent layers
+                FlopCounterMode(display=False) as counter,
+                _noted(model, uses, counter.get_total_flops),
+            ):
                 call(model, batch)
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)

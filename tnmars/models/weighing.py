@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from torch import nn
 
@@ -20,6 +21,8 @@ from tnmars.models.statistics import MOST_INPUTS, Collected, Moments, WeightGrad
 from tnmars.models.tying import Group, grouped, problem
 from tnmars.models.usage import Pass, Use
 from tnmars.plan.cost import CostModel
+
+NO_GRADIENT = "no gradient reaches it: the outputs do not depend on it, or the model runs it without gradients"
 
 Watch = Callable[[str, int, int], None]
 """Called with what is done, the number of the step, and the number of steps, or 0 where that is not known."""
@@ -40,7 +43,7 @@ class Weighed:
 def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str, str]]:
     """The weights of a model with the ways to decompose each, and why others cannot be."""
     found, refused = sites(model)
-    matches = matched(rules, found, refused)
+    matches = matched(rules, {name: site.names for name, site in found.items()}, refused)
     if not found:
         text = "the model has no layer that can be decomposed."
         hint = "Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can."
@@ -50,17 +53,27 @@ def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str
         raise TnmarsError(Problem(text, hint))
     all_groups = grouped(found.values())
     for group in all_groups:
-        names = [site.name for site in group.sites if site.name in matches]
-        if not names:
-            group.reason = "no rule"
-            continue
-        group.rule, target = matches[names[0]]
-        group.reason = problem(group.sites)
-        if target is None:
-            group.reason = f"rule '{group.rule}'"
-        elif not group.reason:
-            group.candidates = candidates(target, group.first.layer, group.name)
+        _decide(group, matches)
     return all_groups, refused
+
+
+def _decide(group: Group, matches: Mapping[str, tuple[str, Any]]) -> None:
+    """Gives a weight its candidates, or the reason why it stays dense. All places that share it must allow it."""
+    ruled = [(site.name, *matches[site.name]) for site in group.sites if site.name in matches]
+    dense = [(name, rule) for name, rule, target in ruled if target is None]
+    unruled = [site.name for site in group.sites if site.name not in matches]
+    if dense:
+        name, group.rule = dense[0]
+        group.reason = f"rule '{group.rule}'" + (f", for '{name}' that shares it" if name != group.name else "")
+    elif not ruled:
+        group.reason = "no rule"
+    elif unruled:
+        group.reason = f"no rule for '{unruled[0]}', which shares it"
+    else:
+        _, group.rule, target = ruled[0]
+        group.reason = problem(group.sites)
+        if not group.reason:
+            group.candidates = candidates(target, group.first.layer, group.name)
 
 
 def statistics(model: nn.Module, every: list[Group], calibration: Calibration, seed: int, watch: Watch) -> Collected:
@@ -111,7 +124,7 @@ def _weighed(group: Group, collected: Collected, setting: Setting, unit: str) ->
         metric = _metric(moments) if not group.reason else Metric()
     else:
         metric = collected.weights[site.name].metric()
-        group.reason = "the outputs do not depend on it" if metric.is_empty else ""
+        group.reason = NO_GRADIENT if metric.is_empty else ""
     found: list[Choice] = []
     costs: list[float] = []
     if not group.reason:
@@ -127,9 +140,12 @@ def _weighed(group: Group, collected: Collected, setting: Setting, unit: str) ->
 
 def _unseen(moments: list[Moments]) -> str:
     """Why the data say nothing about a weight; empty if they do."""
+    for one in moments:
+        if one.reason:
+            return one.reason
     if not any(one.rows for one in moments):
         return "the data do not reach it"
-    return "" if any(one.has_gradients for one in moments) else "the outputs do not depend on it"
+    return "" if any(one.has_gradients for one in moments) else NO_GRADIENT
 
 
 def _metric(moments: list[Moments]) -> Metric:
@@ -212,6 +228,6 @@ def _unreachable(budget: Budget, least: float, whole: Whole, weighed: list[Weigh
     text = f"the budget {budget} cannot be met: with all ranks at 1 the model has {amount(least, budget.unit)}"
     hint = f"It has {amount(whole.now[budget.unit], budget.unit)} now, "
     hint += f"{amount(whole.rest[budget.unit], budget.unit)} of them outside of what may be decomposed"
-    fixed = [entry.group.name for entry in weighed if not entry.choices]
-    hint += f"; {listing(fixed)} cannot be made smaller." if fixed else "."
+    fixed = [f"{entry.group.name} ({entry.group.reason})" for entry in weighed if not entry.choices]
+    hint += f"; cannot be made smaller: {listing(fixed)}." if fixed else "."
     return TnmarsError(Problem(f"{text}. Nothing was changed.", hint))

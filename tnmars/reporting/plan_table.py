@@ -39,8 +39,10 @@ def _line(entry: WeightPlan) -> Row:
         dashed(entry.ranks.values()),
         f"{number(entry.before.parameters)} → {number(entry.after.parameters)}",
         ratio(entry.before.parameters, entry.after.parameters),
-        f"{brief(entry.before.macs)} → {brief(entry.after.macs)}",
-        f"{entry.before.ms:.3g} → {entry.after.ms:.3g}",
+        f"{brief(entry.before.macs)} → {brief(entry.after.macs)}"
+        if entry.before.macs != entry.after.macs
+        else "unchanged",
+        f"{entry.before.ms:.3g} → {entry.after.ms:.3g}" if entry.before.ms else "unchanged",
         f"{entry.loss:.2%}",
     )
     return row([*map(text, cells)])
