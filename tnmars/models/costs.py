@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.layer.forward import example_inputs
+from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.module import code
 from tnmars.models.curves import Choice
 from tnmars.models.sites import Site
@@ -54,8 +54,8 @@ class Setting:
     uses: Sequence[Use]
     model: CostModel
     tune: bool = False
-    timed: dict[tuple[Graph, int], float] = field(default_factory=dict)
-    """Milliseconds that were measured, by graph and place."""
+    timed: dict[tuple[Graph | None, int], float] = field(default_factory=dict)
+    """Milliseconds of a call that were measured, by graph and place; without a graph those of the dense layer."""
 
     @property
     def batch(self) -> int:
@@ -84,7 +84,7 @@ class Setting:
             seen = seen_by(graph, site.layer)
             form, told = self._planned(seen, use)
             macs += _times(use, told) * total(measure(form, batch=use.rows)).macs
-            ms += _times(use, told) * self._ms(seen, use, at)
+            ms += _times(use, told) * self._ms(seen, use, at) + self._extra(seen, use, told, at)
         return Cost(sum(prod(shape) for shape in graph.cores.values()), round(macs), ms)
 
     @property
@@ -104,6 +104,24 @@ class Setting:
             self.timed[graph, at] = 1e3 * _measured(graph, frozen, use)
         return self.timed[graph, at]
 
+    def _extra(self, graph: Graph, use: Use, told: Explained, at: int) -> float:
+        """Milliseconds that a layer takes within the model beyond those of its operations alone.
+
+        These are calls of modules, and tensors that are not in the cache: inputs and outputs, which are the same for
+        dense and decomposed layers, and weights, which are not.
+        """
+        if use.ms is None:
+            return 0.0
+        alone = 1e3 * told.dense_seconds
+        if self.tune:
+            if (None, at) not in self.timed:
+                self.timed[None, at] = 1e3 * _measured_dense(graph, use)
+            alone = self.timed[None, at]
+        moved = [
+            use.numbers + use.calls * size for size in (sum(map(prod, graph.cores.values())), prod(graph.dense_shape))
+        ]
+        return max(0.0, use.ms - _times(use, told) * alone) * moved[0] / max(1, moved[1])
+
 
 def _times(use: Use, told: Explained) -> float:
     """How many calls with the rows and the square image that were planned all calls in a pass are worth."""
@@ -116,6 +134,14 @@ def _measured(graph: Graph, form: Form, use: Use) -> float:
         parts = made.fold(*(torch.randn(graph.cores[name]) for name in made.cores))
     bias = torch.zeros(graph.out_features) if graph.has_bias else None
     return _seconds(lambda *given: made(given, bias, parts), example_inputs(graph, use.rows, use.image))
+
+
+def _measured_dense(graph: Graph, use: Use) -> float:
+    run = dense_layer(graph)
+    assert run is not None
+    weight = torch.randn(graph.dense_shape)
+    bias = torch.zeros(graph.out_features) if graph.has_bias else None
+    return _seconds(lambda *given: run(weight, bias, *given), example_inputs(graph, use.rows, use.image))
 
 
 def _seconds(run: object, inputs: Sequence[Tensor]) -> float:

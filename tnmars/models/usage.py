@@ -17,7 +17,7 @@ from tnmars.models.data import Batch, call, device_of
 from tnmars.models.statistics import quiet
 from tnmars.timing.clock import in_turns
 
-ROUNDS = 7
+ROUNDS = 15
 """How often a pass is timed."""
 TABLES = (nn.Embedding, nn.EmbeddingBag)
 
@@ -33,6 +33,8 @@ class Use:
     calls: int = 0
     macs: int = 0
     """Of all calls."""
+    numbers: int = 0
+    """The numbers that all calls read and write, without the weight."""
     ms: float | None = None
     """The milliseconds of all calls, if they were measured."""
 
@@ -76,7 +78,7 @@ def _time(model: nn.Module, batch: Batch, uses: Mapping[str, Use]) -> float:
             call(model, batch)
         for name, use in uses.items():
             use.ms = min(inf if use.ms is None else use.ms, 1e3 * spent[name])
-    (found,) = in_turns([lambda: call(model, batch)], rounds=ROUNDS, budget=1.0, device=device_of(model))
+    (found,) = in_turns([lambda: call(model, batch)], rounds=ROUNDS, budget=2.0, device=device_of(model))
     return 1e3 * found
 
 
@@ -88,6 +90,7 @@ def _noted(model: nn.Module, uses: Mapping[str, Use], flops: Callable[[], int]) 
         def seen(module: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
             x = given[0] if given else named["input"]
             use.calls += 1
+            use.numbers += x.numel()
             use.macs -= flops() // 2
             if isinstance(module, _ConvNd):
                 ndim = len(module.kernel_size)
@@ -99,8 +102,9 @@ def _noted(model: nn.Module, uses: Mapping[str, Use], flops: Callable[[], int]) 
         return seen
 
     def after(use: Use) -> Callable[..., None]:
-        def seen(*_: object) -> None:
+        def seen(_: nn.Module, given: object, output: Tensor) -> None:
             use.macs += flops() // 2
+            use.numbers += output.numel()
 
         return seen
 

@@ -184,41 +184,63 @@ def allocated(weighed: list[Weighed], budget: Budget, whole: Whole) -> list[Choi
     """The choice for each weight that together meet the budget; None stays dense."""
     unit = budget.unit
     limit = budget.limit(whole.now[unit]) - whole.rest[unit]
-    curves = []
-    for entry in weighed:
-        own = entry.dense.of(unit, whole.item)
-        points = [(cost, choice.loss) for cost, choice in zip(entry.costs, entry.choices, strict=True)]
-        curves.append([*(point for point in points), (own, 0.0)])
+    curves = [_Curve(entry, unit, whole.item) for entry in weighed]
     while True:
         try:
-            places = allocate(curves, limit)
+            places = allocate([curve.points for curve in curves], limit)
         except ValueError:
-            least = sum(min(cost for cost, _ in curve) for curve in curves) + whole.rest[unit]
+            least = sum(min(cost for cost, _ in curve.points) for curve in curves) + whole.rest[unit]
             raise _unreachable(budget, least, whole, weighed) from None
-        chosen = [
-            entry.choices[at] if at < len(entry.choices) else None for entry, at in zip(weighed, places, strict=True)
-        ]
-        over = _correct(weighed, chosen, curves, places, unit, whole.item) - limit
-        if over <= 1e-9 * max(1.0, limit):
-            return chosen
+        left = limit - sum(curve.exact(at) for curve, at in zip(curves, places, strict=True))
+        if left >= -1e-9 * max(1.0, limit):
+            break
+    _fill(curves, places, left)
+    return [curve.choice(at) for curve, at in zip(curves, places, strict=True)]
 
 
-def _correct(
-    weighed: list[Weighed],
-    chosen: list[Choice | None],
-    curves: list[list[tuple[float, float]]],
-    places: list[int],
-    unit: str,
-    item: int,
-) -> float:
-    """The exact cost of what was chosen, noted in the curves, whose costs may be interpolated."""
-    total = 0.0
-    for entry, choice, curve, at in zip(weighed, chosen, curves, places, strict=True):
-        if choice is not None:
-            exact = entry.setting.decomposed(choice.graph).of(unit, item)
-            curve[at] = (exact, curve[at][1])
-        total += curve[at][0]
-    return total
+class _Curve:
+    """The costs and losses of the choices for a weight, the dense one last. Costs may be interpolated at first."""
+
+    def __init__(self, entry: Weighed, unit: str, item: int) -> None:
+        self.entry, self.unit, self.item = entry, unit, item
+        losses = [choice.loss for choice in entry.choices]
+        self.points = [*zip(entry.costs, losses, strict=True), (entry.dense.of(unit, item), 0.0)]
+        self._known = {len(losses)} if unit in ("macs", "ms") else set(range(len(self.points)))
+
+    def choice(self, at: int) -> Choice | None:
+        return self.entry.choices[at] if at < len(self.entry.choices) else None
+
+    def exact(self, at: int) -> float:
+        """The cost of a choice, noted in the curve."""
+        if at not in self._known:
+            cost = self.entry.setting.decomposed(self.entry.choices[at].graph).of(self.unit, self.item)
+            self.points[at] = (cost, self.points[at][1])
+            self._known.add(at)
+        return self.points[at][0]
+
+    def wider(self, at: int) -> int | None:
+        """The choice that loses a little less, if there is one."""
+        better = [place for place, (_, loss) in enumerate(self.points) if loss < self.points[at][1]]
+        return max(better, key=lambda place: (self.points[place][1], -self.points[place][0]), default=None)
+
+
+def _fill(curves: list[_Curve], places: list[int], left: float) -> None:
+    """Takes wider choices that fit into what is left, by exact costs, the best gain for its cost first."""
+    while True:
+        best: tuple[float, int, int, float] | None = None
+        for layer, (curve, at) in enumerate(zip(curves, places, strict=True)):
+            place = curve.wider(at)
+            if place is None:
+                continue
+            price = curve.exact(place) - curve.exact(at)
+            gain = (curve.points[at][1] - curve.points[place][1]) / max(price, 1e-300)
+            if price <= left and (best is None or gain > best[0]):
+                best = (gain, layer, place, price)
+        if best is None:
+            return
+        _, layer, place, price = best
+        places[layer] = place
+        left -= price
 
 
 def _unreachable(budget: Budget, least: float, whole: Whole, weighed: list[Weighed]) -> TnmarsError:

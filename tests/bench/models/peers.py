@@ -48,12 +48,15 @@ def _tensorly(family: str, **options: Any) -> Peer:
         import_module("tensorly").set_backend("pytorch")
         package = import_module("tltorch")
 
-        def empty(layer: nn.Module, share: float) -> Any:
-            return package.FactorizedConv.from_conv(layer, **_given(family, share, options), decompose_weights=False)
+        # TT ranks are cut to what the weight has room for when it is decomposed, and only then; that takes an SVD
+        def sized(layer: nn.Module, share: float) -> Any:
+            return package.FactorizedConv.from_conv(
+                layer, **_given(family, share, options), decompose_weights=family == "tt"
+            )
 
         def make(layer: nn.Module) -> Any:
             most = layer.weight.numel() / ratio
-            share = _share(lambda share: baselines.parameters(empty(layer, share)), most, 1 / ratio)
+            share = _share(lambda share: baselines.parameters(sized(layer, share)), most, 1 / ratio)
             return package.FactorizedConv.from_conv(layer, **_given(family, share, options))
 
         return _swapped(task, dense, make)
@@ -67,7 +70,7 @@ def _given(family: str, share: float, options: dict[str, Any]) -> dict[str, Any]
 
 def _share(size: Callable[[float], int], most: float, share: float) -> float:
     """The largest share whose layer has at most so many parameters: what the package makes of a share varies."""
-    low, high = share / 4, min(1.0, 4 * share)
+    low, high = share / 4, 0.999  # from 1 on, the package takes a number for a rank
     for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if size(middle) <= most else (low, middle)
