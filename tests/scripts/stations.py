@@ -8,7 +8,6 @@ Prints a line for each station with the largest difference, relative to the norm
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
