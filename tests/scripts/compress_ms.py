@@ -4,7 +4,8 @@
 
 Calibrates the cost model first, as `tnmars calibrate` does. For a small CNN, an MLP and a transformer block it prints
 the time of the dense model, the planned and the measured time of the compressed model, frozen to be fast, and measured
-over planned. The exit status is 1 if one of them is more than 15 % away.
+over planned; then the same for times relative to the dense model, which a busy machine disturbs less. The exit status
+is 1 if a measured time is more than 15 % away from the plan.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def main(*arguments: str) -> int:
     os.environ.pop("TNMARS_COST_MODEL", None)
     save_model(calibrate())
     status = 0
-    print(f"{'model':12} {'dense':>8} {'planned':>8} {'measured':>8}  measured / planned")
+    print(
+        f"{'model':12} {'dense':>8} {'planned':>8} {'measured':>8}  measured / planned  the same of the share of dense"
+    )
     for name, (make, inputs) in MODELS.items():
         torch.manual_seed(0)
         model, x = make().eval(), inputs()
@@ -88,7 +91,8 @@ def main(*arguments: str) -> int:
         plan = tnmars.compress_(small, budget=budget, data=[x] * 5, tune=tune, progress=False)
         before, after = milliseconds((model, x), (tnmars.freeze(small, "fast", tune=tune), x))
         ratio = after / plan.ms.after
-        print(f"{name:12} {before:8.2f} {plan.ms.after:8.2f} {after:8.2f}  {ratio:.2f}", flush=True)
+        share = after / before * plan.ms.ratio
+        print(f"{name:12} {before:8.2f} {plan.ms.after:8.2f} {after:8.2f}  {ratio:<18.2f}  {share:.2f}", flush=True)
         status |= abs(ratio - 1) > MOST
     return status
 

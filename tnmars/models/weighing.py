@@ -218,10 +218,15 @@ class _Curve:
             self._known.add(at)
         return self.points[at][0]
 
-    def wider(self, at: int) -> int | None:
-        """The choice that loses a little less, if there is one."""
-        better = [place for place, (_, loss) in enumerate(self.points) if loss < self.points[at][1]]
-        return max(better, key=lambda place: (self.points[place][1], -self.points[place][0]), default=None)
+    def wider(self, at: int) -> list[int]:
+        """Of each candidate the choice that loses a little less than the present one."""
+        nearest: dict[int, int] = {}
+        for place, (_, loss) in enumerate(self.points):
+            choice = self.choice(place)
+            key = 0 if choice is None else id(choice.candidate)
+            if loss < self.points[at][1] and (key not in nearest or loss > self.points[nearest[key]][1]):
+                nearest[key] = place
+        return list(nearest.values())
 
 
 def _fill(curves: list[_Curve], places: list[int], left: float) -> None:
@@ -229,13 +234,11 @@ def _fill(curves: list[_Curve], places: list[int], left: float) -> None:
     while True:
         best: tuple[float, int, int, float] | None = None
         for layer, (curve, at) in enumerate(zip(curves, places, strict=True)):
-            place = curve.wider(at)
-            if place is None:
-                continue
-            price = curve.exact(place) - curve.exact(at)
-            gain = (curve.points[at][1] - curve.points[place][1]) / max(price, 1e-300)
-            if price <= left and (best is None or gain > best[0]):
-                best = (gain, layer, place, price)
+            for place in curve.wider(at):
+                price = curve.exact(place) - curve.exact(at)
+                gain = (curve.points[at][1] - curve.points[place][1]) / max(price, 1e-300)
+                if price <= left and (best is None or gain > best[0]):
+                    best = (gain, layer, place, price)
         if best is None:
             return
         _, layer, place, price = best
