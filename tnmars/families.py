@@ -2,11 +2,9 @@
 
 Every family takes the kind of layer, the keywords that describe a weight (`inputs`, `outputs`, `kernel`, ...: see
 `tnmars.network`), and the sizes of its bonds: one `rank` for all of them, or `ranks`, in the order of the bonds or by
-name. Ranks are taken as given, never clipped; `tnmars.lint` reports a rank that is larger than useful. All families
-raise `GraphError` with every problem at once.
+name. Ranks are taken as given, never clipped. All families raise `GraphError` with every problem at once.
 
-A *site* is a group of modes on one core: the k-th mode of every role, and in a convolution all kernel modes together.
-With one site there is no bond, and `rank` has no effect.
+A *site* is a group of modes on one core: the k-th mode of every role, and all kernel modes. One site has no bond.
 
 Example:
     >>> from tnmars import families
@@ -177,7 +175,7 @@ def tucker(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight:
 
 @_family
 def tucker2(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
-    """Tucker-2: Tucker with the kernel modes left on the core, which makes three convolutions in a row.
+    """Tucker-2: Tucker with the kernel modes left on the core, three convolutions in a row.
 
     Args:
         kind: The kind of layer, usually `"conv"`.
@@ -364,6 +362,8 @@ SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "bt
 """Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
 DEFAULTS = {"linear": ("lowrank",), "conv": ("lowrank", "tucker2"), "embedding": ("lowrank",)}
 """The families that suit trained weights of each kind of layer; the better one is taken where there are several."""
+FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "embedding": "tt"}
+"""The family of each kind of layer that begins with random cores."""
 
 
 def of_layer(

@@ -19,7 +19,7 @@ def Linear(  # noqa: N802
     out_features: int,
     bias: bool = True,
     *,
-    family: str = "tt",
+    family: str | None = None,
     rank: int | None = None,
     **options: Any,
 ) -> TNModule:
@@ -29,7 +29,8 @@ def Linear(  # noqa: N802
         in_features: As in torch.
         out_features: As in torch.
         bias: As in torch.
-        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
+            the sizes.
         rank: The size of every bond; or give `ranks`.
         **options: `ways`, the number of modes that inputs and outputs are split into; what the family takes (`ranks`,
             `terms`, ...); and what `tnmars.compile` takes (`selector`, `batch`, `device`, `dtype`, ...).
@@ -56,7 +57,7 @@ def _conv(ndim: int, name: str) -> Any:
         dilation: Sizes = 1,
         bias: bool = True,
         *,
-        family: str = "tucker2",
+        family: str | None = None,
         rank: int | None = None,
         **options: Any,
     ) -> TNModule:
@@ -79,7 +80,8 @@ _CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
         padding: As in torch.
         dilation: As in torch.
         bias: As in torch.
-        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
+            the sizes.
         rank: The size of every bond; or give `ranks`.
         **options: As in `tnmars.Linear`.
 
@@ -103,7 +105,7 @@ def Embedding(  # noqa: N802
     embedding_dim: int,
     padding_idx: int | None = None,
     *,
-    family: str = "tt",
+    family: str | None = None,
     rank: int | None = None,
     **options: Any,
 ) -> TNModule:
@@ -113,7 +115,8 @@ def Embedding(  # noqa: N802
         num_embeddings: As in torch. It is rounded up to a number that splits evenly; the rest is padding.
         embedding_dim: As in torch.
         padding_idx: As in torch.
-        family: The name of a family (`tnmars.families`). Its modes are derived from the sizes.
+        family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
+            the sizes.
         rank: The size of every bond; or give `ranks`.
         **options: As in `tnmars.Linear`. With `mode="sum"` or `"mean"` the layer is called as `torch.nn.EmbeddingBag`.
 
@@ -138,12 +141,13 @@ def _made(
     outside: int,
     kernel: tuple[int, ...],
     own: dict[str, Any],
-    family: str,
+    family: str | None,
     rank: int | None,
     options: dict[str, Any],
 ) -> TNModule:
     given = {key: value for key, value in options.items() if key not in _COMPILED}
     if rank is not None:
         given["rank"] = rank
-    graph = families.of_layer(family, kind, inside, outside, kernel=kernel, options=own, **given)
+    name = families.FROM_SCRATCH[kind] if family is None else family
+    graph = families.of_layer(name, kind, inside, outside, kernel=kernel, options=own, **given)
     return compile(graph, **{key: value for key, value in options.items() if key in _COMPILED})
