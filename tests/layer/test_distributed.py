@@ -24,6 +24,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def _run(launch: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command; once more if it hangs, as the rendezvous of torch's launcher has done on a busy machine."""
+    try:
+        return subprocess.run(launch, capture_output=True, text=True, timeout=150, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.run(launch, capture_output=True, text=True, timeout=240, env=environment, check=False)
+
+
 @lru_cache
 def run(mode: str) -> list[dict]:
     """What each rank printed."""
@@ -35,7 +43,7 @@ def run(mode: str) -> list[dict]:
             *("--nproc-per-node", "2", "--standalone", str(SCRIPT), mode, folder),
         ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TNMARS_COST_MODEL": "shipped"}
-    done = subprocess.run(launch, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    done = _run(launch, environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(folder).glob("*.json"))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from compress_kit import cnn, images, untouched
-from torch import nn
+from torch import Tensor, nn
 
 from tnmars.errors import TnmarsError
 from tnmars.models.calibration import (
@@ -32,9 +32,30 @@ def test_batches_are_seen_once_and_memory_is_bounded() -> None:
     assert len(found.kept) == MOST
 
 
+class Masked(nn.Module):
+    """Takes an input and a mask of one length, and something else."""
+
+    def forward(self, x: Tensor, mask: Tensor, scale: Tensor) -> Tensor:
+        return (x * mask).outer(scale)
+
+
+class Square(nn.Module):
+    """Takes a mask between all pairs of positions: it cannot be cut with the batch."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return mask @ x.transpose(0, 1)
+
+
+def test_a_batch_that_cannot_be_split_is_used_as_it_is() -> None:
+    x, mask = torch.randn(10, 10, 3), torch.ones(10, 10)
+    found = Calibration(Square(), [{"x": x, "mask": mask}])
+    ((_, seen),) = list(found.stream())
+    assert seen["x"] is x and seen["mask"] is mask and found.held_out == []
+
+
 def test_all_inputs_of_a_batch_are_split_alike() -> None:
     x, mask, scale = torch.arange(20.0), torch.arange(20.0) + 100, torch.ones(3)
-    found = Calibration(nn.Identity(), [((x, scale), None)], lambda given: {"x": x, "mask": mask, "scale": scale})
+    found = Calibration(Masked(), [((x, scale), None)], lambda given: {"x": x, "mask": mask, "scale": scale})
     ((_, seen),) = list(found.stream())
     ((_, held),) = found.held_out
     assert torch.equal(torch.cat([seen["x"], held["x"]]), x)
