@@ -98,6 +98,7 @@ def _measured(records: Sequence[Record], command: str) -> str:
     seeds = len({record["seed"] for record in scored if record.get("seed") is not None})
     words = "`smaller` counts the layers that are compressed."
     words += f" Means over {seeds} calibration seeds, with the lowest and the highest." if seeds > 1 else ""
+    words += " One calibration seed." if seeds == 1 else ""
     parts.append(f"{words} Commit {', '.join(commits)}. Run again with `{command}`.")
     return "\n\n".join(parts) + "\n"
 
