@@ -37,7 +37,7 @@ _PUBLIC = {
     "reporting.summary": "summary",
     "select": "Annealed Fixed GaussianGates Mars Selector",
     "ship.export": "export_onnx",
-    "ship.frozen": "cached freeze",
+    "ship.freezing": "cached freeze",
     "ship.source": "write_source",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
@@ -115,8 +115,8 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.select import Mars as Mars
     from tnmars.select import Selector as Selector
     from tnmars.ship.export import export_onnx as export_onnx
-    from tnmars.ship.frozen import cached as cached
-    from tnmars.ship.frozen import freeze as freeze
+    from tnmars.ship.freezing import cached as cached
+    from tnmars.ship.freezing import freeze as freeze
     from tnmars.ship.source import write_source as write_source
     from tnmars.spec import dump as dump
     from tnmars.spec import load as load

@@ -18,7 +18,7 @@ from torch import Tensor
 from tnmars.bench.plain import Contender, push, rebuild
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
-from tnmars.ship.frozen import freeze
+from tnmars.ship.freezing import freeze
 from tnmars.timing.clock import Action, in_turns, inference, threads, training_step
 
 AGAIN = "again"

@@ -18,7 +18,9 @@ import tnmars
 from tnmars import Graph, ShapeError, TnmarsError, TNModule
 from tnmars.graph.counts import count
 from tnmars.program import choice
+from tnmars.ship import freezing
 from tnmars.ship.frozen import FrozenLayer
+from tnmars.timing import tuning
 
 every_form = pytest.mark.parametrize("form", ["compact", "fast"])
 
@@ -338,3 +340,144 @@ def test_a_copy_made_inside_is_not_cached() -> None:
         change(again)
         assert not torch.equal(again(x), before)
         assert oracle.error(layer(x), before) <= 1e-5
+
+
+# --- for an example ---------------------------------------------------------------------------------------------------
+
+
+class Images(nn.Module):
+    """Two convolutions, the second on a smaller image than the first, and a layer that is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options = {"padding": 1, "stride": 2}
+        self.first = tnmars.compile(tnmars.families.tucker2("conv", **SQUARE, ranks=(4, 4), options=options))
+        self.second = tnmars.compile(tnmars.families.tucker2("conv", **SQUARE, ranks=(4, 4), options=options))
+        self.spare = tnmars.compile(LINEAR)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return scale * self.second(self.first(x).relu())
+
+
+SQUARE = {"inputs": (8,), "outputs": (8,), "kernel": (3, 3)}
+
+
+@every_form
+@pytest.mark.parametrize("tune", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_layers_are_frozen_for_what_they_get(
+    form: str, tune: bool, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes and memory layouts are those of the pass over the example, and the inputs are the layer's own."""
+    model = Images().eval()
+    asked: list[dict[str, object]] = []
+    make = freezing.frozen_layer
+
+    def noted(layer: TNModule, form: str, **options: object) -> object:
+        asked.append(options)
+        return make(layer, form, **options)
+
+    monkeypatch.setattr(freezing, "frozen_layer", noted)
+    x = torch.randn(6, 8, 20, 12).contiguous(memory_format=layout)
+    frozen = tnmars.freeze(model, form, example=x, tune=tune)
+    sizes = [(options["batch"], options["image"]) for options in asked if "image" in options]
+    assert sizes == [(6, 20), (6, 10)], "longest sides, in the order of the calls"
+    first = asked[0]["inputs"]
+    assert torch.equal(first[0], x)
+    assert first[0].stride() == x.stride()
+    assert all(isinstance(part, FrozenLayer) for part in (frozen.first, frozen.second, frozen.spare))
+    assert oracle.error(frozen(x, scale=2.0), model(x, scale=2.0)) <= 1e-5
+    assert "compute" not in model.first.__dict__
+
+
+@pytest.mark.parametrize(
+    "example", [torch.ones(2, 8, 9, 9), (torch.ones(2, 8, 9, 9),), {"x": torch.ones(2, 8, 9, 9), "scale": 3.0}]
+)
+def test_an_example_is_what_the_model_is_called_with(example: object) -> None:
+    model = Images().eval()
+    frozen = tnmars.freeze(model, "fast", example=example)
+    x = torch.randn(2, 8, 9, 9)
+    assert oracle.error(frozen(x), model(x)) <= 1e-5
+
+
+def test_a_single_layer_is_frozen_for_an_example() -> None:
+    layer = tnmars.compile(LINEAR)
+    x = torch.randn(5, 3, layer.in_features)
+    frozen = tnmars.freeze(layer, "fast", example=x, tune=True)
+    assert isinstance(frozen, FrozenLayer)
+    assert oracle.error(frozen(x), layer(x)) <= 1e-5
+
+
+def test_a_model_that_is_faster_with_dense_weights_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer by layer another form may win, and the model as a whole still lose."""
+    monkeypatch.setattr(freezing, "in_turns", lambda *given, **more: [2.0, 1.0])
+    x = torch.randn(2, 8, 9, 9)
+    model = Images().eval()
+    frozen = tnmars.freeze(model, "fast", example=x, tune=True)
+    assert frozen.first.form.frame.dense
+    assert frozen.second.form.frame.dense
+    assert oracle.error(frozen(x), model(x)) <= 1e-5
+    monkeypatch.setattr(freezing, "in_turns", lambda *given, **more: [1.0, 1.0])
+    monkeypatch.setattr(tuning, "CLEARLY", 1e9)
+    monkeypatch.setattr(tuning, "_times", lambda race, forms, behind=1.5: [float(bool(form.frame.dense)) for form in forms])
+    assert not tnmars.freeze(model, "fast", example=x, tune=True).first.form.frame.dense
+
+
+def test_wrong_examples_are_refused() -> None:
+    model = Images()
+    with pytest.raises(TnmarsError) as caught:
+        tnmars.freeze(model, example="images")
+    assert str(caught.value) == (
+        "example is of type str, but must be a tensor, a tuple or a mapping.\n"
+        "  Give what the model is called with, such as a batch of images."
+    )
+    with pytest.raises(TnmarsError) as caught:
+        tnmars.freeze(model, example=torch.ones(1, 8, 9, 9), image=9)
+    assert str(caught.value) == "both example and image are given.\n  An example has all sizes: give it alone."
+
+
+# --- the short way through `forward` ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(500))
+@given(
+    graph=graphs(kinds=("linear", "conv"), least_terms=1),
+    form=st.sampled_from(("compact", "fast")),
+    batch=st.sampled_from((3, 1, 0, 300)),
+    seed=st.integers(0, 2**31),
+)
+def test_the_short_way_gives_the_same_bits(graph: Graph, form: str, batch: int, seed: int) -> None:
+    problem = oracle.problem(graph, batch, seed, image=(3, 2, 2))
+    layer = oracle.compiled(graph, dtype=torch.float64)
+    oracle.load(layer, problem)
+    frozen = tnmars.freeze(layer, form)
+    assert isinstance(frozen, FrozenLayer)
+    found = frozen(*problem.inputs)
+    frozen._fits = None
+    assert torch.equal(found, frozen(*problem.inputs))
+
+
+@pytest.mark.parametrize("graph", [LINEAR, CONV])
+def test_only_ordinary_inputs_take_the_short_way(graph: Graph) -> None:
+    frozen = tnmars.freeze(tnmars.compile(graph), "fast")
+    assert isinstance(frozen, FrozenLayer)
+    (x,) = inputs_of(graph)
+    assert frozen._is_ordinary(x)
+    assert not frozen._is_ordinary(nn.Parameter(x)), "a subclass may do anything"
+    assert not frozen._is_ordinary(x.double())
+    assert not frozen._is_ordinary(x[0]), "without a batch"
+    assert not frozen._is_ordinary(x[:, :-1])
+    with torch.autocast("cpu"):
+        assert not frozen._is_ordinary(x)
+        assert frozen(x).dtype == torch.bfloat16
+    assert frozen._is_ordinary(x), "and after the block again"
+
+
+def test_an_image_that_is_too_small_takes_no_short_way() -> None:
+    graph = tnmars.families.tucker2("conv", **SQUARE, ranks=(4, 4), options={"dilation": 2, "padding": 1})
+    frozen = tnmars.freeze(tnmars.compile(graph), "fast")
+    assert isinstance(frozen, FrozenLayer)
+    assert frozen._is_ordinary(torch.ones(1, 8, 3, 3))
+    assert frozen(torch.ones(1, 8, 3, 3)).shape == (1, 8, 1, 1)
+    with pytest.raises(ShapeError, match="length 2 along spatial axis 2"):
+        frozen(torch.ones(1, 8, 3, 2))

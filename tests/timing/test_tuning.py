@@ -22,7 +22,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     action = tuning._action
 
     def noted(*arguments: Any) -> tuning.Action:
-        seen.append(arguments[-1])
+        seen.append(arguments[0].place)
         return action(*arguments)
 
     monkeypatch.setattr(tuning, "_action", noted)
@@ -78,3 +78,32 @@ def test_tuning_in_the_middle_of_a_pass_leaves_the_user_alone() -> None:
     layer(torch.ones(300, 64))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.func.vmap(layer)(torch.ones(2, 2000, 64)).shape == (2, 2000, 64)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every form counts as taking the seconds in its name's entry of `SECONDS`; the names that were timed."""
+    names: list[str] = []
+
+    def times(race: tuning.Race, forms: Any, behind: float = 1.5) -> list[float]:
+        names.extend(form.name for form in forms)
+        return [SECONDS.get(form.name, 1.0) for form in forms]
+
+    monkeypatch.setattr(tuning, "_times", times)
+    return names
+
+
+SECONDS: dict[str, float] = {}
+
+
+@pytest.mark.parametrize(("share", "is_dense"), [(0.5, False), (0.98, True), (1.5, True)])
+def test_a_frozen_layer_is_dense_unless_another_form_is_clearly_faster(
+    timed: list[str], monkeypatch: pytest.MonkeyPatch, share: float, is_dense: bool
+) -> None:
+    """Also where the estimate sees the dense weight so far behind that it would not be timed."""
+    graph = tnmars.families.lowrank("linear", inputs=(512,), outputs=(512,), rank=4)
+    monkeypatch.setitem(SECONDS, "dense", 1.0 / share)
+    monkeypatch.setattr(tuning, "HOPELESS", (1.0, 1.0))
+    frozen = tnmars.freeze(tnmars.compile(graph, batch=64), "fast", tune=True)
+    assert "dense" in timed
+    assert bool(frozen.form.frame.dense) == is_dense

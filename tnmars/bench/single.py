@@ -12,7 +12,7 @@ from tnmars.compiler import compile
 from tnmars.graph import Graph
 from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.module import TNModule
-from tnmars.ship.frozen import freeze
+from tnmars.ship.freezing import freeze
 from tnmars.timing.clock import in_turns, inference, training_step
 
 LARGEST = 2**27

@@ -79,15 +79,36 @@ def checked(data: Any, rows: int = ROWS) -> Iterable[Any]:
 
 def _given(value: Any, at: int) -> Batch:
     """What the user's own function returned, all of it."""
+    batch = _arguments(value)
+    if batch is None:
+        raise TnmarsError(
+            f"inputs returned a {type(value).__name__} for batch {at}, but must return a tensor, a tuple or a mapping."
+        )
+    return batch
+
+
+def example_batch(example: Any) -> Batch:
+    """The arguments of a model in an example of them: a tensor, a tuple of positional or a mapping of keyword ones.
+
+    >>> example_batch((torch.ones(2), torch.ones(3)))
+    ((tensor([1., 1.]), tensor([1., 1., 1.])), {})
+    """
+    batch = _arguments(example)
+    if batch is None:
+        text = f"example is of type {type(example).__name__}, but must be a tensor, a tuple or a mapping."
+        raise TnmarsError(Problem(text, "Give what the model is called with, such as a batch of images."))
+    return batch
+
+
+def _arguments(value: Any) -> Batch | None:
+    """Positional and keyword arguments, from all of a value; None if it is of another type."""
     if isinstance(value, Tensor):
         return (value,), {}
     if isinstance(value, Mapping):
         return (), dict(value)
     if isinstance(value, (tuple, list)):
         return tuple(value), {}
-    raise TnmarsError(
-        f"inputs returned a {type(value).__name__} for batch {at}, but must return a tensor, a tuple or a mapping."
-    )
+    return None
 
 
 def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:

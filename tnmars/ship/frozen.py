@@ -1,14 +1,12 @@
-"""Inference with fixed cores: what depends on the cores alone is computed once.
+"""One layer with fixed cores: what depends on the cores alone is computed once, and shipped in buffers.
 
-Nothing is cached implicitly: `cached` does it within a block, `freeze` for good. A compact layer ships at most twice
-the bytes of its cores, a fast one may ship the dense weight.
+A compact layer ships at most twice the bytes of its cores, a fast one may ship the dense weight. Whole models are
+frozen in `tnmars.ship.freezing`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -19,13 +17,10 @@ from torch import Tensor, nn
 from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.kinds import kind_of
-from tnmars.layer.module import Shell, TNModule, code, layers
-from tnmars.models.parametrize import restore_
-from tnmars.models.rebuilt import found, rebuilt_in
+from tnmars.layer.module import Shell, TNModule, code
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.program.form import Form
-from tnmars.pruning.prune_model import prune
 from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
@@ -40,7 +35,7 @@ class FrozenLayer(Shell):
     def __init__(self, layer: TNModule, form: Form):
         super().__init__(layer.graph, layer.device, layer.dtype)
         self.form = form
-        self._code = code(form)
+        self._prepare()
         bias = layer.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         with torch.no_grad():
@@ -51,9 +46,15 @@ class FrozenLayer(Shell):
         for name, part in zip(self._names, parts, strict=True):
             self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
 
+    def _prepare(self) -> None:
+        """What follows from graph and form, and is not stored."""
+        self._code = code(self.form)
+        fitting = self._kind.fitting
+        self._fits = None if fitting is None else fitting(self.graph)
+
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: the form as plain data, but no code."""
-        return {key: value for key, value in self.__dict__.items() if key != "_code"} | {
+        return {key: value for key, value in self.__dict__.items() if key not in ("_code", "_fits")} | {
             "form": form_to_json(self.form)
         }
 
@@ -61,7 +62,25 @@ class FrozenLayer(Shell):
         """Graph and form are checked, and the code is emitted again: no file can write code."""
         graph = replace(state["graph"])
         form = form_from_json(state["form"], graph)
-        super().__setstate__({**state, "graph": graph, "form": form, "_code": code(form)})  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "graph": graph, "form": form})  # type: ignore[no-untyped-call]
+        self._prepare()
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The output. An ordinary input goes to the emitted code after one check; all others are prepared first."""
+        if len(inputs) == 1 and not named and self._is_ordinary(inputs[0]):
+            buffers = self._buffers  # attributes of a module are looked up slowly
+            return self._code(inputs, buffers["bias"], tuple([buffers[name] for name in self._names]))  # type: ignore[misc]
+        return super().forward(*inputs, **named)
+
+    def _is_ordinary(self, x: Tensor) -> bool:
+        return (
+            self._fits is not None
+            and type(x) is Tensor
+            and not torch.compiler.is_compiling()
+            and x.dtype is self._buffers["_anchor"].dtype  # type: ignore[union-attr]
+            and self._fits(x)
+            and not torch.is_autocast_enabled(x.device.type)
+        )
 
     @property
     def is_table(self) -> bool:
@@ -118,12 +137,21 @@ def _shipped(layer: nn.Module) -> int:
 
 
 def frozen_layer(
-    layer: TNModule, form: str = "compact", *, batch: int | None = None, image: int | None = None, tune: bool = False
+    layer: TNModule,
+    form: str = "compact",
+    *,
+    batch: int | None = None,
+    image: int | None = None,
+    tune: bool = False,
+    inputs: tuple[Tensor, ...] | None = None,
+    is_dense: bool = False,
 ) -> Shell:
     """One layer, frozen for a batch and an image size, by default its nominal ones.
 
-    A compact tensor, or one that is too large to store densely, keeps its cores, and a layer without terms its bias:
-    these are copies that do not train.
+    With `tune`, candidates are timed on inputs of its emitted code, by default random ones. With `is_dense` the dense
+    weight is taken if there is a form that has it. A compact tensor, or one
+    that is too large to store densely, keeps its cores, and a layer without terms its bias: these are copies that do
+    not train.
     """
     if form not in ("compact", "fast"):
         raise TnmarsError(f"form is '{form}', but must be 'compact' or 'fast'.")
@@ -138,90 +166,11 @@ def frozen_layer(
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
     ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    dense = next((each for each in ranked if each.frame.dense), None)
+    if is_dense and dense is not None:
+        return FrozenLayer(layer, dense)
     if not tune:
         return FrozenLayer(layer, ranked[0])
-    return FrozenLayer(layer, fastest_frozen(layer.graph, ranked, **sizes, device=layer.device, dtype=layer.dtype))
-
-
-def freeze(
-    model: nn.Module, form: str = "compact", *, batch: int | None = None, image: int | None = None, tune: bool = False
-) -> nn.Module:
-    """A copy of a model, or of a single layer, whose compiled layers are frozen for inference.
-
-    What depends on the cores alone is computed now, and stored in buffers instead of the cores. The copy is in
-    evaluation mode and does not train; the model stays as it is. Layers with gates are pruned first.
-
-    Args:
-        model: A model with compiled layers, or a compiled layer.
-        form: `"compact"` stores at most twice the numbers of the cores: choose it to ship a small file. `"fast"` may
-            store the dense weight: choose it for speed. Parameters of `tnmars.parametrize_` are plain ones again in a
-            fast model, and still rebuilt in a compact one.
-        batch: The batch size to be fast at, by default the nominal one of each layer. Any batch is accepted.
-        image: The image side to be fast at, by default the nominal one of each layer.
-        tune: Whether to time close candidates on this machine and take the fastest.
-
-    Returns:
-        The frozen copy: a model with the same module names, or a frozen layer.
-
-    Raises:
-        TnmarsError: If the form is not known.
-
-    Example:
-        >>> import torch, tnmars
-        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
-        >>> layer = tnmars.compile(graph)
-        >>> frozen = tnmars.freeze(layer, "fast", batch=1)
-        >>> x = torch.ones(2, 16)
-        >>> bool(torch.allclose(frozen(x), layer(x), atol=1e-6)), list(frozen.parameters())
-        (True, [])
-    """
-    is_gated = any(layer.masks is not None for _, layer in layers(model))
-    copied = prune(model) if is_gated else copy.deepcopy(model)
-    if isinstance(copied, TNModule):
-        return frozen_layer(copied, form, batch=batch, image=image, tune=tune).eval()
-    _freeze_rebuilt_(copied, form)
-    made: dict[TNModule, Shell] = {}
-    for name, layer in list(copied.named_modules(remove_duplicate=False)):
-        if isinstance(layer, TNModule) and not layer.is_rebuilt:
-            if layer not in made:
-                made[layer] = frozen_layer(layer, form, batch=batch, image=image, tune=tune)
-            copied.set_submodule(name, made[layer])
-    return copied.eval()
-
-
-def _freeze_rebuilt_(model: nn.Module, form: str) -> None:
-    """Parameters that are rebuilt: compact ones keep cores that do not train, fast ones are stored densely again."""
-    for path, _, name, layer in list(rebuilt_in(model)):
-        layer.requires_grad_(False)
-        if form == "fast" and found(model.get_submodule(path), name) is not None:  # not yet, by one that it is tied to
-            restore_(model, f"{path}.{name}" if path else name)
-
-
-@contextmanager
-def cached(model: nn.Module) -> Iterator[nn.Module]:
-    """The model, whose layers compute what depends on the cores alone only once within a `with` block.
-
-    It is for inference with fixed cores: changes of the cores are not seen within the block. A pass in training mode
-    with gradients enabled is computed as always. A block within another changes nothing for layers that are already
-    cached. Use `freeze` to do the same for good.
-
-    Args:
-        model: A model with compiled layers, or a compiled layer.
-
-    Example:
-        >>> import torch, tnmars
-        >>> graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(3, 5), rank=2)
-        >>> layer = tnmars.compile(graph).eval()
-        >>> with tnmars.cached(layer), torch.no_grad():
-        ...     y = layer(torch.ones(2, 16))
-        >>> y.shape
-        torch.Size([2, 15])
-    """
-    plain = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
-    try:
-        for layer in plain:
-            layer.cache_(FrozenTensor(layer) if layer.is_rebuilt else frozen_layer(layer, "fast"))
-        yield model
-    finally:
-        for layer in plain:
-            layer.cache_(None)
+    device, dtype = layer.device, layer.dtype
+    best = fastest_frozen(layer.graph, ranked, **sizes, device=device, dtype=dtype, inputs=inputs)
+    return FrozenLayer(layer, best)

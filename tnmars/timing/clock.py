@@ -22,8 +22,6 @@ MOST_RUNS = 1000
 """The largest number of runs within one turn."""
 WARM = 0.05
 """An action shorter than this many seconds runs once, unmeasured, before each of its turns: as in a loop of its own."""
-SLOW = 0.05
-"""Once the fastest action takes this many seconds, the first run of an action is enough to drop it."""
 
 
 def in_turns(
@@ -44,14 +42,16 @@ def in_turns(
     other than the CPU is synchronized after every run.
 
     Every action runs once, which also warms it up. Then each has a turn in every round, in an order that changes from
-    round to round: what one leaves in caches and in the allocator matters to the next.
+    round to round: what one leaves in caches and in the allocator matters to the next. No action is dropped for its
+    first run, because the first one in a process also pays for what is set up only once.
 
     Args:
         actions: What to time.
         rounds: The largest number of rounds after the first run.
         budget: An action that has run for this many seconds sits out the remaining rounds.
         least: The number of rounds that an action takes part in whatever its budget.
-        behind: An action that is this many times slower than the fastest is dropped after the first round.
+        behind: An action that is this many times slower than the fastest is dropped after the first round, so after two
+            runs.
         turn: The least duration of a turn in seconds; 0 for one run.
         warm: An action shorter than this many seconds runs once before each of its turns.
         device: Where the actions compute, by default on the CPU.
@@ -64,7 +64,7 @@ def in_turns(
     order = random.Random(0)
     for number in range(rounds):
         fastest = min(map(min, times))
-        if number or fastest > SLOW:
+        if number:
             running = [at for at in running if min(times[at]) <= behind * fastest]
         running = [at for at in running if number < least or spent[at] < budget]
         if not running or (len(running) == 1 and behind < inf):

@@ -1,13 +1,15 @@
 """Timing of close candidates: the model ranks forms, and the clock decides among the best few.
 
 Clear losers drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a
-few of them.
+few of them. For inference with folded cores the dense weight is always in the race, and wins unless another form is
+clearly faster: what is shipped is not slower than torch's own layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from tnmars.layer.module import code
 from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import within_memory
 from tnmars.program.form import Form, peak
-from tnmars.timing.clock import SLOW, Action, in_turns, inference, training_step
+from tnmars.timing.clock import Action, in_turns, inference, training_step
 
 CANDIDATES = 6
 """The number of programs that are raced, each with the chunk size that the model ranks first."""
@@ -34,16 +36,34 @@ EQUAL = 1.04
 """Times within this factor count as equal; then the form with the smallest peak memory wins."""
 BEHIND = 1.5
 """A candidate this many times slower than the fastest after the first round is dropped."""
+SLOW = 0.05
+"""A form that takes this many seconds is a slow one."""
+CLEARLY = 0.97
+"""A frozen layer ships another form than the dense weight if it takes at most this share of its time."""
 
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
 
 
-def _action(graph: Graph, form: Form, batch: int, image: int, mode: str, place: Place) -> Action:
-    """A run of a form on random numbers: a training step, inference, or inference with folded cores."""
-    made = code(form)
+@dataclass(frozen=True)
+class Race:
+    """What is timed: a layer's graph, in a mode, on inputs for its emitted code."""
+
+    graph: Graph
+    mode: str
+    inputs: tuple[Tensor, ...]
+    place: Place
+
+
+def _random_inputs(graph: Graph, batch: int, image: int, place: Place) -> tuple[Tensor, ...]:
     flat = replace(graph, options=())  # emitted code takes tokens, not bags of them
-    inputs = tuple(value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    return tuple(value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+
+
+def _action(race: Race, form: Form) -> Action:
+    """A run of a form with random cores: a training step, inference, or inference with folded cores."""
+    made = code(form)
+    graph, mode, inputs, place = race.graph, race.mode, race.inputs, race.place
     cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
     bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
 
@@ -68,28 +88,31 @@ def fastest(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    inputs: tuple[Tensor, ...] | None = None,
 ) -> Form:
     """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
 
     It may be called in the middle of a pass: it leaves the random state and autocast alone. While torch traces or
-    transforms, nothing can be timed, and the estimate decides.
+    transforms, nothing can be timed, and the estimate decides. `inputs` are for the emitted code, by default random
+    ones; their layout in memory matters too.
     """
     if not is_plain():
         return forms[0]
     place: Place = {"device": device, "dtype": dtype}
     kind = torch.device(device or "cpu").type
     with torch.random.fork_rng(devices=[]), torch.autocast(kind, enabled=False):
-        return _fastest(graph, forms, batch, mode, image, place)
+        given = _random_inputs(graph, batch, image, place) if inputs is None else inputs
+        return _fastest(Race(graph, mode, given, place), forms)
 
 
-def _fastest(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
+def _fastest(race: Race, forms: Sequence[Form]) -> Form:
     best: dict[object, Form] = {}
     for form in forms:
         if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
             best.setdefault(_shape(form), form)
-    winner = _first(graph, list(best.values())[:CANDIDATES], batch, mode, image, place)
+    winner = _first(race, list(best.values())[:CANDIDATES])
     others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
-    return _first(graph, [winner, *others[:SIZES]], batch, mode, image, place)
+    return _first(race, [winner, *others[:SIZES]])
 
 
 def _shape(form: Form) -> object:
@@ -97,20 +120,42 @@ def _shape(form: Form) -> object:
     return replace(form.program, sizes=()), form.frame
 
 
-def _first(graph: Graph, forms: Sequence[Form], batch: int, mode: str, image: int, place: Place) -> Form:
+def _first(race: Race, forms: Sequence[Form]) -> Form:
     if len(forms) == 1:
         return forms[0]
-    actions = [_action(graph, form, batch, image, mode, place) for form in forms]
-    times = in_turns(
-        actions, rounds=ROUNDS, budget=BUDGET / len(actions), least=1, behind=BEHIND, device=place["device"]
-    )
+    times = _times(race, forms)
     first = [form for form, took in zip(forms, times, strict=True) if took <= EQUAL * min(times)]
     return min(first, key=lambda form: peak(form))
 
 
+def _times(race: Race, forms: Sequence[Form], behind: float = BEHIND) -> list[float]:
+    """The seconds of each form, measured in turns."""
+    actions = [_action(race, form) for form in forms]
+    budget = BUDGET / len(actions)
+    return in_turns(actions, rounds=ROUNDS, budget=budget, least=1, behind=behind, device=race.place["device"])
+
+
 def fastest_frozen(
-    graph: Graph, forms: Sequence[Form], batch: int, image: int, *, device: torch.device, dtype: torch.dtype
+    graph: Graph,
+    forms: Sequence[Form],
+    batch: int,
+    image: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    inputs: tuple[Tensor, ...] | None = None,
 ) -> Form:
-    """The form that is fastest at inference with folded cores, among those whose memory is acceptable."""
+    """The form that is fastest at inference with folded cores, among those whose memory is acceptable.
+
+    The dense weight, if it is among them, is timed whatever its estimate, and taken unless another is clearly faster.
+    """
     close = within_memory(graph, forms, batch, image)
-    return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype)
+    winner = fastest(graph, close, batch, "folded", image, device=device, dtype=dtype, inputs=inputs)
+    dense = next((form for form in close if form.frame.dense), None)
+    if dense is None or winner.frame.dense or not is_plain():
+        return winner
+    place: Place = {"device": device, "dtype": dtype}
+    with torch.random.fork_rng(devices=[]), torch.autocast(device.type, enabled=False):
+        given = _random_inputs(graph, batch, image, place) if inputs is None else inputs
+        ours, theirs = _times(Race(graph, "folded", given, place), [winner, dense], inf)
+    return winner if ours <= CLEARLY * theirs else dense

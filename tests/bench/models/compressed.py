@@ -36,5 +36,5 @@ def match(small: nn.Module, dense: nn.Module, data: Iterable[Tensor], epochs: in
 
 
 def frozen(small: nn.Module, example: Tensor) -> nn.Module:
-    """A compressed network for inference, tuned for the batch size of an example."""
-    return tnmars.freeze(small, "fast", batch=len(example), tune=True)
+    """A compressed network for inference, tuned for an example."""
+    return tnmars.freeze(small, "fast", example=example, tune=True)

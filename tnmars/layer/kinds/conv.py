@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
+from operator import ge
 from typing import Any
 
 import torch
@@ -42,6 +44,18 @@ def _check_image(graph: Graph, image: Sequence[int]) -> None:
             )
 
 
+def fitting(graph: Graph) -> Callable[[Tensor], bool]:
+    window = graph.window
+    least = [next(length for length in count(1) if window.out_length(length, axis)) for axis in range(window.ndim)]
+    ndim, inside = window.ndim + 2, graph.in_features
+
+    def fits(x: Tensor) -> bool:
+        shape = x.shape
+        return len(shape) == ndim and shape[1] == inside and all(map(ge, shape[2:], least))
+
+    return fits
+
+
 def _options(graph: Graph) -> dict[str, Any]:
     return {key: value for key, value in graph.options if key != "bias"}
 
@@ -75,4 +89,4 @@ def forward(self, x):
     return run(x, {more})
 """
 
-CONV = LayerKind(forward, examples, zero, source, dense, sizes)
+CONV = LayerKind(forward, examples, zero, source, dense, sizes, fitting=fitting)

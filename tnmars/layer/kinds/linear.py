@@ -38,6 +38,11 @@ def _nested(layer: Layer, x: Tensor) -> Tensor:
     return torch.nested.as_nested_tensor(shaped, layout=x.layout)
 
 
+def fitting(graph: Graph) -> Callable[[Tensor], bool]:
+    inside = graph.in_features
+    return lambda x: x.dim() == 2 and not x.is_nested and x.shape[1] == inside
+
+
 def probe(graph: Graph, run: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
     return run(torch.eye(graph.in_features, device=device, dtype=dtype)).T
 
@@ -75,4 +80,4 @@ def weight(self):
 """
 
 
-LINEAR = LayerKind(forward, examples, zero, source, dense, sizes, probe)
+LINEAR = LayerKind(forward, examples, zero, source, dense, sizes, probe, fitting)
