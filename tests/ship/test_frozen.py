@@ -419,7 +419,9 @@ def test_a_model_that_is_faster_with_dense_weights_gets_them(monkeypatch: pytest
     assert oracle.error(frozen(x), model(x)) <= 1e-5
     monkeypatch.setattr(freezing, "in_turns", lambda *given, **more: [1.0, 1.0])
     monkeypatch.setattr(tuning, "CLEARLY", 1e9)
-    monkeypatch.setattr(tuning, "_times", lambda race, forms, behind=1.5: [float(bool(form.frame.dense)) for form in forms])
+    monkeypatch.setattr(
+        tuning, "_times", lambda race, forms, behind=1.5: [float(bool(form.frame.dense)) for form in forms]
+    )
     assert not tnmars.freeze(model, "fast", example=x, tune=True).first.form.frame.dense
 
 

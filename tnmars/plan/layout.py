@@ -301,6 +301,10 @@ class Layout:
                 yield step.order, copy + turned + self._convolution_cost(step, before, after), partial(_same, step)
 
     def _convolution_cost(self, step: Convolve, before: Places, after: Places) -> float:
+        if not step.axes and self._volume(step.batch) == 1:
+            pixels = volume((*step.rest, *self.spatial), self._sizes[after])
+            images, rows, depth = map(self._volume, (step.lead, step.columns, step.depth))
+            return prices.pointwise(self.model, images, rows, pixels, depth, grad=self.grad)
         out, source = volume(step.order, self._sizes[after]), volume(step.right.order, self._sizes[before])
         inside = self._volume((*step.depth, *step.taps))
         channels = min(self._volume(step.depth), self._volume(step.columns))

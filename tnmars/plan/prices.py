@@ -54,6 +54,11 @@ def convolution(
     return (3 if grad else 1) * model.conv(out * inside, out + source + weight, max(1, channels))
 
 
+def pointwise(model: CostModel, batch: int, rows: int, pixels: int, depth: int, *, grad: bool) -> float:
+    """A convolution without taps and groups: for each image, a matrix times its pixels. It runs as such a product."""
+    return spread_product(model, batch, rows, pixels, depth, grad=grad)
+
+
 def is_view(order: Labels, groups: Groups, sizes: Mapping[str, int]) -> bool:
     """Whether a tensor that lies in memory in this order can be used with these axes without a copy."""
     if not runs(order, groups, sizes):

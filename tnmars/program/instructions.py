@@ -321,6 +321,9 @@ class Conv(Instruction):
     def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
         rows, inside = shape(site.read[1].axes, site.before)
         depth = volume(site.read[0].axes[1], site.before) // self.groups
+        if not self.spatial and self.groups == 1:
+            images, _, *places = self.extents(site.after)
+            return prices.pointwise(model, images, rows, prod(places), depth, grad=grad)
         out, channels = prod(self.extents(site.after)), min(depth, rows // self.groups)
         return prices.convolution(model, out, site.entries(0), rows * inside, inside, channels, grad=grad)
 

@@ -63,10 +63,10 @@ COPIES = (
 
 ELEMENTS = (100, 10_000, 300_000, 4_000_000)
 CONVOLUTIONS = (
-    *((8, 128, 128, 3, 56), (8, 32, 32, 3, 56), (8, 128, 32, 1, 56), (8, 32, 128, 1, 56), (8, 64, 64, 3, 14)),
-    (1, 16, 16, 3, 32),
+    *((8, 128, 128, 3, 56, 1), (8, 32, 32, 3, 56, 1), (8, 64, 32, 3, 56, 2), (8, 32, 64, 3, 56, 2)),
+    *((8, 64, 64, 3, 14, 1), (1, 16, 16, 3, 32, 1), (8, 16, 16, 3, 56, 2), (8, 64, 64, 3, 56, 4)),
 )
-"""Batch, channels in and out, taps, image."""
+"""Batch, channels in and out, taps, image, stride. Without taps, a convolution is priced as a matrix product."""
 RANGE = 6.0
 """The largest factor between a fitted constant and the shipped one: a few timings do not determine all of them."""
 ROWS = ((4000, 256), (2000, 64), (100, 16))
@@ -98,11 +98,12 @@ def _operations() -> Iterator[tuple[str, tuple[int, ...], Callable[[], object]]]
         yield "copy", (value.numel(), run, jumps), value.permute(order).contiguous
     for count in ELEMENTS:
         yield "elementwise", (3 * count, count), partial(torch.mul, torch.randn(count), torch.randn(count))
-    for batch, inside, outside, taps, image in CONVOLUTIONS:
+    for batch, inside, outside, taps, image, stride in CONVOLUTIONS:
         value, weight = torch.randn(batch, inside, image, image), torch.randn(outside, inside, taps, taps)
-        pixels = batch * image * image
-        numbers = (pixels * inside * outside * taps * taps, pixels * (inside + outside), min(inside, outside))
-        yield "conv", numbers, partial(torch.nn.functional.conv2d, value, weight, padding=taps // 2)
+        before, after = (batch * side * side for side in (image, -(-image // stride)))
+        moved = before * inside + after * outside
+        numbers = (after * inside * outside * taps * taps, moved, min(inside, outside))
+        yield "conv", numbers, partial(torch.nn.functional.conv2d, value, weight, padding=taps // 2, stride=stride)
     for rows, width in ROWS:
         table, index = torch.randn(5000, width), torch.randint(0, 5000, (rows,))
         yield "gather", (rows * width,), partial(torch.nn.functional.embedding, index, table)
