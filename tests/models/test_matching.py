@@ -162,6 +162,16 @@ def test_loss_that_becomes_nan_restores_the_model() -> None:
     assert small.training
 
 
+def test_a_half_precision_model_is_told_to_train_in_float32() -> None:
+    small, dense = (model.half() for model in pair())
+    start = states(small)
+    with pytest.raises(
+        TnmarsError, match=r"at step \d+ of 18\.\n  The model is as it was\. Train in float32: model\.float"
+    ):
+        tnmars.match_(small, dense, list(X.half().split(20)), lr=1e-3)
+    assert_same_state(small, start)
+
+
 def test_own_loss_is_used() -> None:
     small, dense = pair()
     done = tnmars.match_(

@@ -365,11 +365,12 @@ class _Run:
         with torch.no_grad():
             targets = self.dense(batch)
         optimizer.zero_grad()
-        loss = self.loss(batch, targets)
-        value = float(loss.detach())
+        value = float((loss := self.loss(batch, targets)).detach())
         if not isfinite(value):
             text = f"the loss became {'infinite' if abs(value) == inf else 'NaN'} at step {step:,} of {total:,}."
-            raise TnmarsError(Problem(text, "The model is as it was. Try a lower rate, such as lr=1e-4."))
+            is_half = any(value.dtype == torch.float16 for value in self.parameters)
+            fix = "Train in float32: model.float()." if is_half else "Try a lower rate, such as lr=1e-4."
+            raise TnmarsError(Problem(text, f"The model is as it was. {fix}"))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return value
