@@ -17,6 +17,7 @@ from torch import nn
 import tnmars
 from tnmars import Graph, ShapeError, TnmarsError, TNModule
 from tnmars.graph.counts import count
+from tnmars.layer.quick import is_ordinary
 from tnmars.program import choice
 from tnmars.ship import freezing
 from tnmars.ship.frozen import FrozenLayer
@@ -459,27 +460,31 @@ def test_the_short_way_gives_the_same_bits(graph: Graph, form: str, batch: int, 
     assert torch.equal(found, frozen(*problem.inputs))
 
 
+def ordinary(layer: FrozenLayer | TNModule, x: torch.Tensor) -> bool:
+    return is_ordinary(x, layer._fits, layer.dtype)
+
+
 @pytest.mark.parametrize("graph", [LINEAR, CONV])
 def test_only_ordinary_inputs_take_the_short_way(graph: Graph) -> None:
     frozen = tnmars.freeze(tnmars.compile(graph), "fast")
     assert isinstance(frozen, FrozenLayer)
     (x,) = inputs_of(graph)
-    assert frozen._is_ordinary(x)
-    assert not frozen._is_ordinary(nn.Parameter(x)), "a subclass may do anything"
-    assert not frozen._is_ordinary(x.double())
-    assert not frozen._is_ordinary(x[0]), "without a batch"
-    assert not frozen._is_ordinary(x[:, :-1])
+    assert ordinary(frozen, x)
+    assert not ordinary(frozen, nn.Parameter(x)), "a subclass may do anything"
+    assert not ordinary(frozen, x.double())
+    assert not ordinary(frozen, x[0]), "without a batch"
+    assert not ordinary(frozen, x[:, :-1])
     with torch.autocast("cpu"):
-        assert not frozen._is_ordinary(x)
+        assert not ordinary(frozen, x)
         assert frozen(x).dtype == torch.bfloat16
-    assert frozen._is_ordinary(x), "and after the block again"
+    assert ordinary(frozen, x), "and after the block again"
 
 
 def test_an_image_that_is_too_small_takes_no_short_way() -> None:
     graph = tnmars.families.tucker2("conv", **SQUARE, ranks=(4, 4), options={"dilation": 2, "padding": 1})
     frozen = tnmars.freeze(tnmars.compile(graph), "fast")
     assert isinstance(frozen, FrozenLayer)
-    assert frozen._is_ordinary(torch.ones(1, 8, 3, 3))
+    assert ordinary(frozen, torch.ones(1, 8, 3, 3))
     assert frozen(torch.ones(1, 8, 3, 3)).shape == (1, 8, 1, 1)
     with pytest.raises(ShapeError, match="length 2 along spatial axis 2"):
         frozen(torch.ones(1, 8, 3, 2))

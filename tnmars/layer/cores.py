@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
@@ -28,14 +29,22 @@ class Cores(nn.Module):
         quick = self._parameters.get(name)
         if quick is not None:
             return quick
+        holder, last = self._holder(name)
+        value: nn.Parameter | None = holder._parameters.get(last)
+        return getattr(holder, last) if value is None else value  # torch's parametrizations are properties
+
+    def place(self, name: str) -> tuple[dict[str, Any], str]:
+        """The dictionary of the module that holds a core, and the core's name in it."""
+        holder, last = self._holder(name)
+        return holder._parameters, last
+
+    def _holder(self, name: str) -> tuple[Cores, str]:
         first, _, rest = name.partition(".")
         if not rest:
-            value = self._parameters[first]
-            assert value is not None
-            return value
+            return self, first
         child = self._modules[first]
         assert isinstance(child, Cores)
-        return child.get(rest)
+        return child._holder(rest)
 
     def train(self, mode: bool = True) -> Cores:
         """As in `nn.Module`, which would assign to a core named `training`."""

@@ -128,6 +128,7 @@ def _frozen_in_turn(model: nn.Module, batch: Batch, form: str, tune: bool) -> di
     try:
         for layer in watching:
             layer.__dict__["compute"] = watched(layer)  # a hook would see inputs that are not prepared yet
+            layer._fits = None  # the short way does not call `compute`; these layers are replaced afterwards
         _pass(model, batch)()
     finally:
         for layer in watching:

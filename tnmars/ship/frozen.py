@@ -18,6 +18,7 @@ from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Shell, TNModule, code
+from tnmars.layer.quick import fitting, is_ordinary
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.program.form import Form
@@ -49,8 +50,7 @@ class FrozenLayer(Shell):
     def _prepare(self) -> None:
         """What follows from graph and form, and is not stored."""
         self._code = code(self.form)
-        fitting = self._kind.fitting
-        self._fits = None if fitting is None else fitting(self.graph)
+        self._fits = fitting(self.graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: the form as plain data, but no code."""
@@ -67,20 +67,10 @@ class FrozenLayer(Shell):
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The output. An ordinary input goes to the emitted code after one check; all others are prepared first."""
-        if len(inputs) == 1 and not named and self._is_ordinary(inputs[0]):
-            buffers = self._buffers  # attributes of a module are looked up slowly
-            return self._code(inputs, buffers["bias"], tuple([buffers[name] for name in self._names]))  # type: ignore[misc]
+        buffers: dict[str, Any] = self._buffers  # attributes of a module are looked up slowly
+        if len(inputs) == 1 and not named and is_ordinary(inputs[0], self._fits, buffers["_anchor"].dtype):
+            return self._code(inputs, buffers["bias"], tuple([buffers[name] for name in self._names]))
         return super().forward(*inputs, **named)
-
-    def _is_ordinary(self, x: Tensor) -> bool:
-        return (
-            self._fits is not None
-            and type(x) is Tensor
-            and not torch.compiler.is_compiling()
-            and x.dtype is self._buffers["_anchor"].dtype  # type: ignore[union-attr]
-            and self._fits(x)
-            and not torch.is_autocast_enabled(x.device.type)
-        )
 
     @property
     def is_table(self) -> bool:
