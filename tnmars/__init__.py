@@ -39,6 +39,10 @@ _PUBLIC = {
     "ship.export": "export_onnx",
     "ship.frozen": "cached freeze",
     "ship.source": "write_source",
+    "shrinking.curve": "Curve Point load_curve",
+    "shrinking.settings": "Staircase",
+    "shrinking.shrink": "shrink",
+    "shrinking.stages": "Stage Stages",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
@@ -118,6 +122,13 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.ship.frozen import cached as cached
     from tnmars.ship.frozen import freeze as freeze
     from tnmars.ship.source import write_source as write_source
+    from tnmars.shrinking.curve import Curve as Curve
+    from tnmars.shrinking.curve import Point as Point
+    from tnmars.shrinking.curve import load_curve as load_curve
+    from tnmars.shrinking.settings import Staircase as Staircase
+    from tnmars.shrinking.shrink import shrink as shrink
+    from tnmars.shrinking.stages import Stage as Stage
+    from tnmars.shrinking.stages import Stages as Stages
     from tnmars.spec import dump as dump
     from tnmars.spec import load as load
     from tnmars.spec import loads as loads

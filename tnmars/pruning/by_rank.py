@@ -84,6 +84,11 @@ def _check(model: nn.Module, name: str, layer: TNModule) -> None:
             f"layer '{name}' has gates, and they decide what is cut. Nothing was changed.\n  Prune it by its gates "
             "first, prune(model), or name the layers without gates: ranks={'name': 4}."
         )
+    check_cores(model, name, layer)
+
+
+def check_cores(model: nn.Module, name: str, layer: TNModule) -> None:
+    """Raises `TnmarsError` if a canonical form of a layer would change something else, or has not all of its cores."""
     if any(map(is_sharded, layer.parameters())):
         raise TnmarsError(
             f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model, cut "
