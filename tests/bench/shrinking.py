@@ -29,7 +29,7 @@ from tnmars.experiments import toy, tucker
 from tnmars.experiments.idx import mnist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from bench.models.run import Recorder  # noqa: E402
+from bench.models.run import Recorder
 
 BATCH = 128
 BUDGETS = {"mnist-2fc": (100, 150, 205, 300, 400), "toy-8": (2,), "toy-12": (2,), "toy-16": (2,)}
