@@ -129,7 +129,9 @@ def by_chance(model: nn.Module, weights: Mapping[str, Mapping[str, Tensor]]) -> 
     return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}
 
 
-def run(name: str, row: str, seed: int, recorder: Recorder, settings: Mapping[str, Any]) -> None:
+def run(
+    name: str, row: str, seed: int, recorder: Recorder, settings: Mapping[str, Any], ratios: Sequence[int] = ()
+) -> None:
     given = task(name, seed)
     if row == "uniform":
         for rank in UNIFORM.get(name, ()):
@@ -139,7 +141,7 @@ def run(name: str, row: str, seed: int, recorder: Recorder, settings: Mapping[st
     clock = time.process_time()
     options = dict(given.options)
     if row in ("budgets", "random"):
-        options = {"budget": [f"{ratio}x" for ratio in BUDGETS[name]]}
+        options = {"budget": [f"{ratio}x" for ratio in ratios or BUDGETS[name]]}
     if row == "random":
         options["saliency"] = by_chance
     curve = tnmars.shrink(
@@ -236,6 +238,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", choices=("mnist-2fc", "toy-8", "toy-12", "toy-16", "tucker"))
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--rows", default="untouched")
+    parser.add_argument("--ratios", default="", help="for the rows budgets and random, such as 100,205")
     parser.add_argument("--json", type=Path, default=None)
     for setting, kind in (("rate", float), ("factor", float), ("first", int)):
         parser.add_argument(f"--{setting}", type=kind, default=None)
@@ -248,7 +251,7 @@ def main() -> None:
             for row in given.rows.split(","):
                 if row not in ROWS:
                     parser.error(f"row '{row}' is unknown; rows: {', '.join(ROWS)}")
-                run(name, row, seed, recorder, settings)
+                run(name, row, seed, recorder, settings, numbers(given.ratios) if given.ratios else ())
 
 
 if __name__ == "__main__":

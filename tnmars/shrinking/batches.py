@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -77,21 +78,24 @@ class Stream:
             self.at += 1
 
     def _pass(self) -> Iterator[Any]:
+        """A new pass. Its first batch is read at once: most samplers draw their order then, from the seed of the pass."""
+        state = torch.get_rng_state()
         reseed(self.seed, "pass", self.epoch, self.train)
-        return iter(self.train)
+        batches = iter(self.train)
+        first = [batch for batch in [next(batches, self)] if batch is not self]
+        torch.set_rng_state(state)
+        return chain(first, batches)
 
     def take(self, steps: int) -> Iterator[tuple[Batch, Any]]:
         """The next batches: what the model is called with, and the target."""
         for _ in range(steps):
             batch = next(self._batches, self)
             if batch is self:
-                state = torch.get_rng_state()
                 self.epoch, self.at = self.epoch + 1, 0
                 self._batches = self._pass()
-                torch.set_rng_state(state)
                 batch = next(self._batches, self)
-                if batch is self:
-                    raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
+            if batch is self:
+                raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
             self.at += 1
             yield split(batch, self.at - 1)
 

@@ -31,7 +31,13 @@ from tnmars.store.model import load_into
 def open_layers(model: nn.Module) -> dict[str, TNModule]:
     """The compiled layers that may be cut: those whose cores all require a gradient. Raises `TnmarsError`."""
     found: dict[str, TNModule] = {}
+    owners: dict[int, str] = {}
     for name, layer in layers(model):
+        for core in layer.graph.cores:
+            owner = owners.setdefault(id(layer.cores.get(core)), name)
+            if owner != name:
+                text = f"core '{core}' of layer '{name}' is a core of layer '{owner}' too. Nothing was changed."
+                raise TnmarsError(Problem(text, "Untie them first: a cut of one would change the other."))
         if layer.masks is not None:
             text = f"layer '{name}' has gates, which select ranks by themselves. Nothing was changed."
             raise TnmarsError(Problem(text, "Compile it without a selector, or prune it by its gates: prune(model)."))
