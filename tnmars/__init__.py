@@ -33,6 +33,7 @@ _PUBLIC = {
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
+    "pruning.widening": "widen_",
     "reporting": "report",
     "reporting.summary": "summary",
     "select": "Annealed Fixed GaussianGates Mars Selector",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.pruning.prune_model import prune as prune
     from tnmars.pruning.prune_model import prune_ as prune_
     from tnmars.pruning.shut_slices import ShutSlices as ShutSlices
+    from tnmars.pruning.widening import widen_ as widen_
     from tnmars.reporting import report as report
     from tnmars.reporting.summary import summary as summary
     from tnmars.select import Annealed as Annealed

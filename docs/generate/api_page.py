@@ -71,7 +71,7 @@ GROUPS = (
         "Learning ranks and pruning",
         "Selectors, what they add to a training loop, and how a model is cut. [The method](../masks.md).",
         "Mars GaussianGates Annealed Fixed Selector param_groups penalty expected MaskSchedule keep prune prune_"
-        " ShutSlices",
+        " widen_ ShutSlices",
     ),
     Group(
         "decompose",

@@ -41,7 +41,7 @@ def by_rank(model: nn.Module, ranks: Ranks | None, energy: float | None) -> tupl
     """
     kept: dict[str, Keep] = {}
     forms: Forms = {}
-    for name, layer in _targets(model, ranks).items():
+    for name, layer in targets(model, ranks).items():
         _check(model, name, layer)
         cores = {core: layer.cores.get(core) for core in layer.graph.cores}
         forms[name] = canonical(layer.graph, cores)
@@ -61,7 +61,7 @@ def take_(model: Mapping[str, TNModule], forms: Forms) -> None:
             model[name].cores.get(core).copy_(value)
 
 
-def _targets(model: nn.Module, ranks: Ranks | None) -> dict[str, TNModule]:
+def targets(model: nn.Module, ranks: Ranks | None) -> dict[str, TNModule]:
     """The layers to cut: those that are named, or all."""
     known = compiled_layers(model)
     if isinstance(ranks, Mapping):

@@ -78,7 +78,7 @@ class Stream:
             self.at += 1
 
     def _pass(self) -> Iterator[Any]:
-        """A new pass. Its first batch is read at once: most samplers draw their order then, from the seed of the pass."""
+        """A new pass. Its first batch is read at once: samplers draw their order then, from the seed of the pass."""
         state = torch.get_rng_state()
         reseed(self.seed, "pass", self.epoch, self.train)
         batches = iter(self.train)
