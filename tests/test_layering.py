@@ -43,6 +43,7 @@ store
 ship
 fitting
 reporting
+shrinking
 experiments
 bench
 cli

@@ -33,12 +33,17 @@ _PUBLIC = {
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
+    "pruning.widening": "widen_",
     "reporting": "report",
     "reporting.summary": "summary",
     "select": "Annealed Fixed GaussianGates Mars Selector",
     "ship.export": "export_onnx",
     "ship.freezing": "cached freeze",
     "ship.source": "write_source",
+    "shrinking.curve": "Curve Point load_curve",
+    "shrinking.settings": "Staircase",
+    "shrinking.shrink": "shrink",
+    "shrinking.stages": "Stage Stages",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
@@ -107,6 +112,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.pruning.prune_model import prune as prune
     from tnmars.pruning.prune_model import prune_ as prune_
     from tnmars.pruning.shut_slices import ShutSlices as ShutSlices
+    from tnmars.pruning.widening import widen_ as widen_
     from tnmars.reporting import report as report
     from tnmars.reporting.summary import summary as summary
     from tnmars.select import Annealed as Annealed
@@ -118,6 +124,13 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.ship.freezing import cached as cached
     from tnmars.ship.freezing import freeze as freeze
     from tnmars.ship.source import write_source as write_source
+    from tnmars.shrinking.curve import Curve as Curve
+    from tnmars.shrinking.curve import Point as Point
+    from tnmars.shrinking.curve import load_curve as load_curve
+    from tnmars.shrinking.settings import Staircase as Staircase
+    from tnmars.shrinking.shrink import shrink as shrink
+    from tnmars.shrinking.stages import Stage as Stage
+    from tnmars.shrinking.stages import Stages as Stages
     from tnmars.spec import dump as dump
     from tnmars.spec import load as load
     from tnmars.spec import loads as loads

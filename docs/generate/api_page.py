@@ -61,11 +61,17 @@ GROUPS = (
         "compile Linear Conv1d Conv2d Conv3d Embedding TNModule CostModel cached freeze export_onnx write_source",
     ),
     Group(
+        "shrink",
+        "Shrinking while training",
+        "Ranks that choose themselves along one training. [How to](../shrink.md).",
+        "shrink Curve Point load_curve Stages Stage Staircase",
+    ),
+    Group(
         "train",
         "Learning ranks and pruning",
         "Selectors, what they add to a training loop, and how a model is cut. [The method](../masks.md).",
         "Mars GaussianGates Annealed Fixed Selector param_groups penalty expected MaskSchedule keep prune prune_"
-        " ShutSlices",
+        " widen_ ShutSlices",
     ),
     Group(
         "decompose",
@@ -235,7 +241,7 @@ def is_called(value: type) -> bool:
     return any("__init__" in vars(base) and base.__module__.startswith("tnmars") for base in value.__mro__)
 
 
-MADE_ELSEWHERE = {"TNModule", "Fitted"}
+MADE_ELSEWHERE = {"TNModule", "Fitted", "Curve", "Point", "Stage"}
 """Classes that functions of the library make; their constructors are internal, as are those of errors."""
 
 

@@ -9,10 +9,10 @@ from types import FrameType
 
 import pytest
 
-from tnmars import families
+from tnmars import GraphError, families
 from tnmars.graph import Graph
 from tnmars.graph.difference import difference
-from tnmars.graph.rewrite import drop_ones, merge, mergeable, prune
+from tnmars.graph.rewrite import drop_ones, merge, mergeable, prune, widen
 
 
 def train(sites: int, rank: int = 2) -> Graph:
@@ -43,6 +43,7 @@ def work(function: Callable[[], object]) -> int:
 PASSES: dict[str, Callable[[Graph], object]] = {
     "drop_ones": drop_ones,
     "prune": lambda graph: prune(graph, {bond: [0] for bond in graph.bonds}),
+    "widen": lambda graph: widen(graph, dict.fromkeys(graph.bonds, 3)),
     "merge": lambda graph: merge(graph, "main", "G1", "G2"),
     "mergeable": mergeable,
     "difference": lambda graph: difference(graph, train(3)),
@@ -67,3 +68,17 @@ def test_the_counter_sees_quadratic_work() -> None:
         {a: b for a in names for b in names}
 
     assert work(lambda: quadratic(200)) > 3.5 * work(lambda: quadratic(100))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"r": 3}, "sizes names bond 'r', which the graph does not have"),
+        ({"r1": 1}, "the size of bond 'r1' is 1, but must be a whole number of at least 2"),
+        ({"r1": 2.5}, r"the size of bond 'r1' is 2\.5"),
+        ({"r1": True}, "the size of bond 'r1' is True"),
+    ],
+)
+def test_sizes_that_are_not_wider_are_refused(sizes: dict[str, int], words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        widen(train(3), sizes)

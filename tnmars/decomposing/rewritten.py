@@ -1,4 +1,4 @@
-"""Cores that follow a rewrite of their graph: entries that are kept, and products of cores that are merged."""
+"""Cores that follow a rewrite of their graph: entries that are kept, zeros that are added, products of merged cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.graph.rewrite import Piece, Rewrite, Source
+from tnmars.graph.rewrite import NEW, Piece, Rewrite, Source
 
 
 def cores_after(rewrite: Rewrite, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,6 +42,10 @@ def part_after(piece: Piece, value: Tensor) -> Tensor:
 
 def _taken(source: Source, value: Tensor) -> Tensor:
     for axis, indices in enumerate(source.taken):
-        if indices is not None and len(indices) != value.shape[axis]:
-            value = value.index_select(axis, torch.tensor(indices, device=value.device, dtype=torch.long))
+        if indices is None or len(indices) == value.shape[axis]:
+            continue
+        places = torch.tensor(indices, device=value.device, dtype=torch.long)
+        value = value.index_select(axis, places.clamp(min=0))
+        if NEW in indices:
+            value = value.index_fill(axis, (places == NEW).nonzero().reshape(-1), 0)
     return value

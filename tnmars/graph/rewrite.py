@@ -1,4 +1,4 @@
-"""Graph to graph: bonds reduced to the kept slices, bonds of size 1 dropped, cores merged.
+"""Graph to graph: bonds reduced to the kept slices or widened, bonds of size 1 dropped, cores merged.
 
 A rewrite is a value: the graph after it, and for every core of that graph how it is made from cores before. So numbers
 follow in the same way whether they are weights, gradients or an optimizer's state. Nothing here holds a number.
@@ -17,6 +17,9 @@ from tnmars.graph.parts import as_int, is_int
 
 Keep = Mapping[str, Sequence[int]]
 """The kept indices of bonds, by qualified name and in increasing order; a bond that is not named keeps all."""
+
+NEW = -1
+"""Among the indices that are taken: a slice that was not there before. Its entries are 0."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,44 @@ class Rewrite:
     bonds: tuple[tuple[str, str], ...]
     """For each bond that is left, its qualified name now and before."""
     taken: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """For each bond that is left, by its name now, the indices that it had before."""
+    """For each bond that is left, by its name now, the indices that it had before; `NEW` for slices that are added."""
 
 
 def prune(graph: Graph, keep: Keep) -> Rewrite:
     """The graph with only the kept slices. A term is removed if one of its bonds keeps no slice."""
-    kept = _checked(graph, keep)
+    return _resized(graph, _checked(graph, keep))
+
+
+def widen(graph: Graph, sizes: Mapping[str, int]) -> Rewrite:
+    """The graph with wider bonds: the slices that it has, then new ones. Pruning to the first ones is the inverse.
+
+    Raises `GraphError` for a bond that the graph does not have, and for a size below the one that the bond has.
+
+    >>> from tnmars import families
+    >>> rewrite = widen(families.lowrank("linear", inputs=(3,), outputs=(2,), rank=2), {"r": 4})
+    >>> rewrite.graph.bonds["r"].size, rewrite.taken
+    (4, (('r', (0, 1, -1, -1)),))
+    """
+    known = {name: bond.size for name, bond in graph.bonds.items()}
+    problems = []
+    for name, size in sizes.items():
+        if name not in known:
+            hint = f"Bonds: {listing(list(known))}.{nearest(name, known)}"
+            problems.append(Problem(f"sizes names bond '{name}', which the graph does not have.", hint))
+        elif not is_int(as_int(size)) or size < known[name]:
+            text = f"the size of bond '{name}' is {size!r}, but must be a whole number of at least {known[name]}."
+            problems.append(Problem(text, "To make a bond smaller, prune it."))
+    if problems:
+        raise GraphError(problems)
+    taken = {name: (*range(size), *[NEW] * (int(sizes.get(name, size)) - size)) for name, size in known.items()}
+    return _resized(graph, taken)
+
+
+def _resized(graph: Graph, taken_of: Mapping[str, tuple[int, ...]]) -> Rewrite:
+    """The graph with other slices of its bonds, without the terms that have an empty bond."""
     terms, origin = [], []
     for term in graph.terms:
-        slices = {bond.name: kept[graph.qualified(term, bond.name)] for bond in term.bonds}
+        slices = {bond.name: taken_of[graph.qualified(term, bond.name)] for bond in term.bonds}
         if all(slices.values()):
             terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in slices.items())))
             origin.append((term, slices))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import cos, inf, isfinite, pi
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -20,11 +20,10 @@ from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.models.bar import bar
 from tnmars.models.data import Batch, Inputs, batches, call, primary
 from tnmars.models.held_out import MEMORY, Parts, nbytes, split
+from tnmars.models.rates import annealed, relative_rate
 
 RELATIVE = 0.03
 """The highest rate of a tensor, relative to the root mean square of its entries."""
-VECTORS = 0.1
-"""What counts as the size of a vector's entries, such as a bias, which often begin at 0."""
 RAMP = 20
 """The rate grows over this many steps, or over a fifth of a shorter run."""
 CHECKS = 10
@@ -336,7 +335,7 @@ class _Run:
         """Trains, and leaves the best state in the model."""
         if not isfinite(before):
             raise TnmarsError(f"the distance is {before} before any training: the model to train gives no numbers.")
-        groups = [{"params": [value], "lr": _highest(value, lr)} for value in self.parameters]
+        groups = [{"params": [value], "lr": lr or relative_rate(value, RELATIVE)} for value in self.parameters]
         optimizer = torch.optim.Adam(groups)
         highest = [group["lr"] for group in optimizer.param_groups]
         best, best_step, best_state, step = before, 0, self.start, 0
@@ -345,7 +344,7 @@ class _Run:
         while following is not None and step < total:
             step += 1
             for group, rate in zip(optimizer.param_groups, highest, strict=True):
-                group["lr"] = rate * _rate(step, total)
+                group["lr"] = rate * annealed(step, total, RAMP)
             loss = self._step(optimizer, following, step, total)
             following = next(stream, None) if step < total else None
             if step not in checks and following is not None:
@@ -374,27 +373,3 @@ class _Run:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return value
-
-
-def _highest(value: Tensor, lr: float | None) -> float:
-    """The highest rate of a parameter: as given, or relative to the size of its entries.
-
-    >>> _highest(torch.full((2, 3), 2.0), None), _highest(torch.ones(4), None), _highest(torch.ones(4), 0.1)
-    (0.06, 0.003, 0.1)
-    """
-    if lr is not None:
-        return lr
-    size = float(value.detach().double().square().mean().sqrt()) if value.dim() > 1 else 0.0
-    return RELATIVE * (size or VECTORS)
-
-
-def _rate(step: int, total: int) -> float:
-    """The share of the highest rate at a step, counted from 1: a ramp, then a cosine to 0.
-
-    >>> [round(_rate(step, 10), 2) for step in (1, 2, 6, 10)]
-    [0.5, 1.0, 0.5, 0.0]
-    """
-    ramp = min(RAMP, max(1, total // 5))
-    if step <= ramp:
-        return step / ramp
-    return 0.5 * (1 + cos(pi * (step - ramp) / max(total - ramp, 1)))

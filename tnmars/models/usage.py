@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.flop_counter import FlopCounterMode
 
+from tnmars.layer.module import TNModule
 from tnmars.models.data import Batch, call, device_of
 from tnmars.models.statistics import quiet
 from tnmars.timing.clock import in_turns
@@ -82,22 +83,29 @@ def _time(model: nn.Module, batch: Batch, uses: Mapping[str, Use]) -> float:
     return 1e3 * found
 
 
+def _extent(module: nn.Module, x: Tensor | None) -> tuple[int, int]:
+    """The rows of an input of a layer, and the longest side of an image."""
+    if x is None or (isinstance(module, TNModule) and module.graph.inputs):
+        return (module.nominal if isinstance(module, TNModule) else 1), 1
+    kernel = module.graph.kernel_size if isinstance(module, TNModule) else getattr(module, "kernel_size", ())
+    if isinstance(module, _ConvNd) or (isinstance(module, TNModule) and kernel):
+        return (len(x) if x.dim() == len(kernel) + 2 else 1), max(x.shape[-len(kernel) :])
+    is_table = isinstance(module, TABLES) or (isinstance(module, TNModule) and module.graph.kind == "embedding")
+    return x.numel() // (1 if is_table else max(x.shape[-1], 1)), 1
+
+
 @contextmanager
 def _noted(model: nn.Module, uses: Mapping[str, Use], flops: Callable[[], int]) -> Iterator[None]:
     """While the block runs, calls of layers, the shapes of their inputs and their multiply-adds are noted."""
 
     def before(use: Use) -> Callable[..., None]:
         def seen(module: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
-            x = given[0] if given else named["input"]
+            x = next(iter((*given, *named.values())), None)
             use.calls += 1
-            use.numbers += x.numel()
+            use.numbers += 0 if x is None else x.numel()
             use.macs -= flops() // 2
-            if isinstance(module, _ConvNd):
-                ndim = len(module.kernel_size)
-                use.rows = max(use.rows, len(x) if x.dim() == ndim + 2 else 1)
-                use.image = max(use.image, *x.shape[-ndim:])
-            else:
-                use.rows = max(use.rows, x.numel() // (1 if isinstance(module, TABLES) else x.shape[-1]))
+            rows, image = _extent(module, x)
+            use.rows, use.image = max(use.rows, rows), max(use.image, image)
 
         return seen
 

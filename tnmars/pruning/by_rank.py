@@ -41,7 +41,7 @@ def by_rank(model: nn.Module, ranks: Ranks | None, energy: float | None) -> tupl
     """
     kept: dict[str, Keep] = {}
     forms: Forms = {}
-    for name, layer in _targets(model, ranks).items():
+    for name, layer in targets(model, ranks).items():
         _check(model, name, layer)
         cores = {core: layer.cores.get(core) for core in layer.graph.cores}
         forms[name] = canonical(layer.graph, cores)
@@ -61,7 +61,7 @@ def take_(model: Mapping[str, TNModule], forms: Forms) -> None:
             model[name].cores.get(core).copy_(value)
 
 
-def _targets(model: nn.Module, ranks: Ranks | None) -> dict[str, TNModule]:
+def targets(model: nn.Module, ranks: Ranks | None) -> dict[str, TNModule]:
     """The layers to cut: those that are named, or all."""
     known = compiled_layers(model)
     if isinstance(ranks, Mapping):
@@ -84,6 +84,11 @@ def _check(model: nn.Module, name: str, layer: TNModule) -> None:
             f"layer '{name}' has gates, and they decide what is cut. Nothing was changed.\n  Prune it by its gates "
             "first, prune(model), or name the layers without gates: ranks={'name': 4}."
         )
+    check_cores(model, name, layer)
+
+
+def check_cores(model: nn.Module, name: str, layer: TNModule) -> None:
+    """Raises `TnmarsError` if a canonical form of a layer would change something else, or has not all of its cores."""
     if any(map(is_sharded, layer.parameters())):
         raise TnmarsError(
             f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model, cut "

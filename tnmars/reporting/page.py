@@ -23,10 +23,6 @@ FEW = 4
 
 def page(report: Report) -> str:
     """The text of the file."""
-    style = f"{rules(DARK)}\n{_data('page.css')}"
-    script = _data("page.js")
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     several, many = len(report.layers) > 1, len(report.layers) > FEW
     body = [
         headline(report),
@@ -40,6 +36,15 @@ def page(report: Report) -> str:
         _counting(report),
         _versions(report),
     ]
+    return document(f"{report.title}: before and after", join(body))
+
+
+def document(title: str, body: Html) -> str:
+    """A page with this body."""
+    style = f"{rules(DARK)}\n{_data('page.css')}"
+    script = _data("page.js")
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -47,14 +52,14 @@ def page(report: Report) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="tnmars">
-<title>{text(report.title)}: before and after</title>
+<title>{text(title)}</title>
 <style>
 {style}
 </style>
 </head>
 <body>
 <main>
-{join(body)}
+{body}
 </main>
 <script>{script}</script>
 </body>

@@ -1,0 +1,355 @@
+"""`shrink` as a whole: planted ranks, every shape of graph, ordinary parts, resuming bit for bit, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import DataLoader, TensorDataset
+
+import tnmars
+from tnmars import CheckpointError, TnmarsError, families
+
+QUICK = tnmars.Staircase(first=30)
+X = torch.randn(640, 12, generator=torch.Generator().manual_seed(0))
+TEACHER = torch.randn(12, 2, generator=torch.Generator().manual_seed(1)) @ torch.randn(
+    2, 8, generator=torch.Generator().manual_seed(2)
+)
+Y = (X @ TEACHER).argmax(-1)
+
+
+def accuracy(model: nn.Module) -> tuple[float, int]:
+    return float((model(X[512:]).argmax(-1) == Y[512:]).float().mean()), 128
+
+
+def loader(**options: Any) -> DataLoader:
+    return DataLoader(TensorDataset(X[:512], Y[:512]), batch_size=64, shuffle=True, **options)
+
+
+def student(rank: int = 8) -> nn.Sequential:
+    torch.manual_seed(3)
+    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=rank)
+    return nn.Sequential(nn.Dropout(0.05), tnmars.compile(graph, batch=64))
+
+
+def shrunk(model: nn.Module | None = None, **options: Any) -> tnmars.Curve:
+    given = {"train": loader(), "loss": cross_entropy, "evaluate": accuracy, "settings": QUICK, **options}
+    return tnmars.shrink(student() if model is None else model, **given)
+
+
+def figures(curve: tnmars.Curve) -> list[tuple[object, ...]]:
+    """All that a curve says, but for its seconds."""
+    return [
+        (p.stage, p.parameters, p.bytes, p.macs, p.ms, p.ratio, p.ranks, p.score, p.error, p.steps)
+        for p in curve.points
+    ] + [(curve.reason, curve.chosen_at, curve.start, dict(curve.budgets))]
+
+
+def assert_same(one: tnmars.Curve, other: tnmars.Curve) -> None:
+    assert figures(one) == figures(other)
+    for first, second in zip(one.points, other.points, strict=True):
+        states = first.model.state_dict(), second.model.state_dict()
+        assert states[0].keys() == states[1].keys()
+        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_planted_rank_is_found() -> None:
+    curve = shrunk()
+    assert curve.chosen.ranks == {"1": {"r": 2}}
+    assert curve.chosen.score > 0.9 > curve.points[-1].score
+    assert "the smallest of" in curve.reason and "within 2 standard errors" in curve.reason
+    assert curve.start is not None and curve.start < 0.5
+    score, count = accuracy(curve.chosen.model)
+    assert score == curve.chosen.score and curve.chosen.error == pytest.approx(
+        (score * (1 - score) / count) ** 0.5, rel=0.2
+    )
+
+
+def test_a_drop_or_a_budget_decides_instead() -> None:
+    generous = shrunk(max_drop=0.5)
+    assert generous.chosen.ranks == {"1": {"r": 1}} and "at most 0.5 below the best" in generous.reason
+    asked = shrunk(budget=["1.1x", 70])
+    assert asked.chosen.ranks == {"1": {"r": 3}} and asked.chosen.parameters == 20 * 3 + 8
+    assert asked.reason == "it has at most 70 parameters (budget 70 parameters)."
+    assert asked.at("1.1x").ranks == {"1": {"r": 4}}
+
+
+def test_saliency_from_gradients_and_by_hand() -> None:
+    assert shrunk(saliency="gradient").chosen.ranks == {"1": {"r": 2}}
+    seen = []
+
+    def first_slices_go(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        seen.append({name: {bond: len(each) for bond, each in own.items()} for name, own in weights.items()})
+        return {
+            name: {bond: torch.arange(1.0, len(each) + 1) for bond, each in own.items()}
+            for name, own in weights.items()
+        }
+
+    curve = shrunk(saliency=first_slices_go, budget=70)
+    assert seen[0] == {"1": {"r": 8}} and curve.chosen.ranks == {"1": {"r": 3}}
+
+
+CHAIN = families.tt("tensor", free=(4, 4, 4), ranks=(2, 2))
+SHAPES = {
+    "ring": families.tr("tensor", free=(4, 4, 4), rank=4),
+    "tucker": families.tucker("tensor", free=(4, 4, 4), rank=4),
+    "cp": families.cp("tensor", free=(4, 4, 4), rank=9),
+    "block": families.btd("tensor", free=(4, 4, 4), rank=3, terms=3),
+    "peps": families.peps("tensor", free=(4, 4, 4, 1), grid=(2, 2), rank=3),
+    "complete": families.complete("tensor", free=(4, 4, 4), rank=3),
+}
+
+
+@pytest.mark.parametrize("graph", SHAPES.values(), ids=SHAPES)
+def test_any_graph_shrinks_to_fewer_numbers_with_little_error(graph: tnmars.Graph) -> None:
+    torch.manual_seed(0)
+    target = tnmars.compile(CHAIN)().detach().reshape([mode.size for mode in graph.modes])
+    curve = tnmars.shrink(
+        tnmars.compile(graph),
+        train=[(target,)] * 4,
+        loss=mse_loss,
+        evaluate=lambda model: -mse_loss(model(), target),
+        max_drop=0.02 * float(target.square().mean()),
+        settings=tnmars.Staircase(first=100, decay=0.0),
+    )
+    first, chosen = curve.points[0], curve.chosen
+    assert chosen.parameters < 0.6 * first.parameters
+    assert mse_loss(chosen.model(), target).item() < 0.03 * float(target.square().mean())
+
+
+def test_from_a_complete_graph_a_planted_chain_emerges() -> None:
+    """The first and the last core of the teacher meet only through the one between them: their bond vanishes.
+
+    A path can also end in another network with the same weight; with this seed it does not.
+    """
+    torch.manual_seed(3)
+    target = tnmars.compile(families.tt("tensor", free=(5, 6, 7), ranks=(2, 3)))().detach()
+    graph = families.complete("tensor", free=(5, 6, 7), rank=4)
+    size = target.square().mean().item()
+    curve = tnmars.shrink(
+        tnmars.compile(graph),
+        train=[(target,)] * 4,
+        loss=mse_loss,
+        evaluate=lambda model: -mse_loss(model(), target) / size,
+        max_drop=0.03,
+        settings=tnmars.Staircase(first=150, decay=0.0),
+    )
+    (term,) = graph.terms
+    places = {core.name: at for at, core in enumerate(term.cores)}
+    ends = {bond.name: tuple(sorted(places[core] for core in term.ends()[bond.name])) for bond in term.bonds}
+    found = {ends[bond]: rank for bond, rank in curve.chosen.ranks[""].items()}
+    assert found == {(0, 1): 2, (1, 2): 3, (0, 2): 1}
+    assert [len(core.edges) for core in curve.chosen.model.graph.terms[0].cores] == [2, 3, 2]
+
+
+def test_ordinary_parts_train_along() -> None:
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = tnmars.compile(families.tt("embedding", lookup=(4, 5), outputs=(4, 2), rank=6))
+            self.lstm = nn.LSTM(8, 6, batch_first=True)
+            self.norm = nn.BatchNorm1d(6)
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, words: Tensor) -> Tensor:
+            return self.head(self.norm(self.lstm(self.table(words))[0][:, -1]))
+
+    words = torch.randint(20, (400, 5))
+    labels = (words[:, -1] % 2).long()
+    net = Net()
+    curve = tnmars.shrink(
+        net,
+        train=DataLoader(TensorDataset(words[:300], labels[:300]), batch_size=50),
+        loss=cross_entropy,
+        evaluate=lambda model: (100 * float((model(words[300:]).argmax(-1) == labels[300:]).float().mean()), 100),
+        budget=int(sum(value.numel() for value in net.parameters()) - 60),
+        settings=QUICK,
+    )
+    small = curve.chosen.model
+    assert curve.chosen.score > 90
+    assert not torch.equal(small.lstm.weight_hh_l0, net.lstm.weight_hh_l0)
+    assert not torch.equal(small.norm.running_mean, net.norm.running_mean)
+    assert curve.chosen.parameters == sum(value.numel() for value in small.parameters())
+    sizes = [sum(value.numel() for value in point.model.table.parameters()) for point in curve.points]
+    assert sizes == [156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
+
+
+def test_a_compressed_model_is_a_start() -> None:
+    torch.manual_seed(0)
+    dense = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 8))
+    optimizer = torch.optim.Adam(dense.parameters(), lr=1e-2)
+    for _ in range(150):
+        cross_entropy(dense(X[:512]), Y[:512]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tnmars.compress_(dense, {"*": "lowrank"}, data=X[:256], budget="1.5x")
+    curve = shrunk(dense, budget="3x")
+    assert curve.start is not None and curve.start > 0.7
+    assert curve.chosen.score > curve.start - 0.05
+    assert curve.chosen.parameters <= (12 * 32 + 32 + 32 * 8 + 8) / 3
+
+
+# --- nothing is changed, and the same seed gives the same curve -----------------------------------------------------
+
+
+def test_the_model_and_all_random_states_are_left_alone() -> None:
+    model = student().eval()
+    before = copy.deepcopy(model.state_dict())
+    generator = torch.Generator().manual_seed(5)
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy(), generator.get_state()
+    shrunk(model, train=loader(generator=generator), budget=90)
+    assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
+    assert (numpy.random.get_state()[1] == states[2]).all() and torch.equal(generator.get_state(), states[3])
+    assert not model.training and all(value.grad is None for value in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_seed_decides() -> None:
+    torch.manual_seed(1)
+    one = shrunk(budget=90, seed=1)
+    torch.manual_seed(2)
+    assert_same(one, shrunk(budget=90, seed=1))
+    other = shrunk(budget=90, seed=2)
+    assert not torch.equal(one.points[0].model[1].dense(), other.points[0].model[1].dense())
+
+
+class Killed(BaseException):
+    """Not an error that anything would handle."""
+
+
+def killed_after(stage: int) -> Callable[[Any], None]:
+    def watch(record: Any) -> None:
+        if record["stage"] == stage:
+            raise Killed
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    "data", [lambda: loader(), lambda: loader(generator=torch.Generator()), lambda: list(loader())]
+)
+def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    batches = data()
+    whole = shrunk(train=batches, budget=70)
+    assert len(whole.points) > 4
+    for stage in (0, 2, 3):
+        with pytest.raises(Killed):
+            shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=killed_after(stage))
+    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path), whole)
+    seen: list[Any] = []
+    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=seen.append), whole)  # nothing is trained
+    assert not seen
+
+
+def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = shrunk(budget=70)
+    steps = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == whole.points[1].steps + 10:
+            raise Killed
+        return cross_entropy(output, target)
+
+    with pytest.raises(Killed):
+        shrunk(loss=loss, budget=70, checkpoint=tmp_path)
+    found = tnmars.load_curve(tmp_path, student())
+    assert len(found.points) == 2 and not found.is_finished and "not finished" in str(found)
+    assert_same(shrunk(budget=70, checkpoint=tmp_path), whole)
+    assert not list(tmp_path.glob("*.pt")) and not list(tmp_path.glob("*.pkl"))
+
+
+def test_a_curve_is_saved_and_loaded(tmp_path: Path) -> None:
+    curve = shrunk(budget=["1.2x", 70])
+    curve.save(tmp_path / "curve")
+    back = tnmars.load_curve(tmp_path / "curve", nn.Sequential(nn.Dropout(0.05), nn.Linear(12, 8)))
+    assert_same(back, curve)
+    assert str(back) == str(curve)
+    assert back.at("1.2x").parameters == curve.at("1.2x").parameters
+    with pytest.raises(CheckpointError, match=r"can be loaded, but not continued"):
+        shrunk(budget=["1.2x", 70], checkpoint=tmp_path / "curve")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        tnmars.load_curve(tmp_path / "nowhere", student())
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_the_page_and_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[dict[str, Any]] = []
+    curve = shrunk(budget=70, watch=seen.append, progress=True)
+    text = str(curve).splitlines()
+    assert text[0].split() == ["parameters", "ratio", "ranks", "MACs", "predicted", "score"]
+    assert len(text) == 1 + len(curve.points) + 2 and text[-1] == f"chosen: {curve.reason}"
+    (marked,) = (line for line in text if line.startswith("*"))
+    assert f"{curve.chosen.parameters} " in marked
+    assert [entry["parameters"] for entry in seen] == [point.parameters for point in curve.points]
+    curve.report(tmp_path / "curve.html")
+    page = (tmp_path / "curve.html").read_text(encoding="utf-8")
+    assert page.count("<tr") == 1 + len(curve.points) and "<svg" in page and curve.reason in page
+    assert "http" not in page.replace("http-equiv", "")
+    shown = capsys.readouterr().err
+    assert "shrinking" in shown and "score" in shown
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def nan_loss(output: Tensor, target: Tensor) -> Tensor:
+    return cross_entropy(output, target) * torch.nan
+
+
+class Once:
+    """Batches that can be read only once, though that does not show."""
+
+    def __init__(self) -> None:
+        self.batches = iter(list(loader()))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+    def __len__(self) -> int:
+        return 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"train": []}, "train has no batch"),
+        ({"train": iter([(X, Y)])}, "train is an iterator, which can be read only once"),
+        ({"train": X}, "train is a tensor"),
+        ({"train": TensorDataset(X, Y)}, "is a TensorDataset, which yields single samples"),
+        ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
+        ({"train": Once()}, "train has batches only in its first pass"),
+        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 0. The model given is unchanged"),
+        ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),
+        ({"loss": lambda output, target: 0.0}, "loss returned a float"),
+        ({"evaluate": lambda model: None}, "evaluate returned a NoneType"),
+        ({"evaluate": lambda model: 0.5}, "the standard error of the score is not known"),
+        ({"samples": 0}, "the number of samples is 0"),
+        ({"saliency": "luck"}, "saliency is 'luck'"),
+        ({"budget": "100x"}, "the budget of 100x parameters cannot be met"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+    model = student()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(TnmarsError, match=words):
+        shrunk(model, **options)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

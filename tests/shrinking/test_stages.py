@@ -1,0 +1,226 @@
+"""Stages for a loop of one's own: lengths, rates, weight decay, cuts in place, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import tnmars
+from tnmars import CheckpointError, TnmarsError, families
+from tnmars.layer.module import layers
+
+LOWRANK = families.lowrank("linear", inputs=(12,), outputs=(9,), rank=8)
+
+
+def model_of(graph: tnmars.Graph = LOWRANK, **options: object) -> nn.Sequential:
+    return nn.Sequential(tnmars.compile(graph, batch=16, **options), nn.ReLU(), nn.Linear(9, 3))
+
+
+def size(model: nn.Module) -> int:
+    return sum(value.numel() for _, layer in layers(model) for value in layer.parameters())
+
+
+def test_stages_are_longer_for_smaller_models_and_twice_as_long_at_first() -> None:
+    model = model_of()
+    full = size(model)
+    lengths, sizes = [], []
+    for stage in tnmars.Stages(model, budget=60, settings=tnmars.Staircase(first=30)):
+        lengths.append(stage.steps)
+        sizes.append(size(model))
+        stage.report(0.5)
+    assert lengths == [60, *(int(30 * full / own) for own in sizes[1:])]
+    assert sizes[0] == full and all(after < before for before, after in pairwise(sizes))
+    each = 12 + 9  # numbers that a slice holds: no cut but the last is above 15 % and above one slice
+    for before, after in pairwise(sizes):
+        assert before - after == each or after >= 0.85 * before or after == sizes[-1]
+
+
+def test_rates_are_relative_and_fall_to_zero() -> None:
+    model = model_of()
+    with torch.no_grad():
+        model[0].cores.get("A").mul_(100.0)
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=50, settings=tnmars.Staircase(first=100))))
+    named = {id(value): name for name, value in model.named_parameters()}
+    rates = {named[id(group["params"][0])]: group["lr"] for group in stage.optimizer.param_groups}
+    for name, value in model.named_parameters():
+        assert rates[name] == pytest.approx(
+            0.07 * (value.detach().square().mean().sqrt().item() if value.dim() > 1 else 0.1)
+        )
+    decay = {named[id(group["params"][0])]: group["weight_decay"] for group in stage.optimizer.param_groups}
+    assert {name for name, value in decay.items() if value} == {"0.cores.A", "0.cores.B"}
+    assert decay["0.cores.A"] == pytest.approx(2 * 0.005 / 50)
+    factors = [stage.factor(step) for step in range(200)]
+    assert factors[:2] == [1 / 40, 2 / 40] and factors[39] == 1.0 and factors[-1] == 0.0
+    assert factors[119] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_weight_decay_is_that_of_the_loss() -> None:
+    """One step with the optimizer of a stage equals one of plain Adam on the loss with the squared entries added."""
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 12), torch.randint(3, (16,))
+    model, other = model_of(), model_of()
+    other.load_state_dict(model.state_dict())
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=2, settings=tnmars.Staircase(decay=0.3))))
+    cross_entropy(model(x), y).backward()
+    stage.step()
+    groups = [
+        {"params": [value], "lr": group["lr"]}
+        for value, group in zip(other.parameters(), stage.optimizer.param_groups, strict=True)
+    ]
+    plain = torch.optim.Adam(groups)
+    loss = cross_entropy(other(x), y) + 0.3 / 2 * sum(value.square().sum() for value in other[0].cores.parameters())
+    loss.backward()
+    plain.step()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_the_rate_of_ordinary_parts_can_be_given() -> None:
+    model = model_of()
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", settings=tnmars.Staircase(other_rate=1e-3))))
+    rates = [group["lr"] for group in stage.optimizer.param_groups]
+    assert rates[-2:] == [1e-3, 1e-3] and 1e-3 not in rates[:-2]
+
+
+def test_a_layer_with_a_fixed_core_is_left_alone() -> None:
+    model = nn.Sequential(model_of()[0], tnmars.compile(families.lowrank("linear", inputs=(9,), outputs=(5,), rank=4)))
+    model[1].cores.get("A").requires_grad_(False)
+    path = tnmars.Stages(model, budget=150)
+    for stage in path:
+        stage.report(0.5)
+    assert list(path.curve.chosen.ranks) == ["0"]
+    assert model[1].graph.bonds["r"].size == 4
+
+
+def test_the_points_are_what_the_models_are() -> None:
+    graph = families.tt("linear", inputs=(3, 4), outputs=(3, 3), rank=5)
+    model = nn.Sequential(tnmars.compile(graph, batch=16), nn.ReLU(), nn.Linear(9, 3))
+    path = tnmars.Stages(model, max_drop=10.0)
+    x, outputs = torch.randn(7, 12), []
+    for stage in path:
+        outputs.append(model(x).detach())
+        stage.report(1.0 - 0.01 * stage.number)
+    curve = path.curve
+    for point, output in zip(curve.points, outputs, strict=True):
+        assert point.parameters == sum(value.numel() for value in point.model.parameters())
+        assert point.bytes == 4 * point.parameters
+        torch.testing.assert_close(point.model(x), output)
+    last = curve.points[-1]
+    assert last.ranks == {"0": {"r1": 1}} and "r1" not in last.model[0].graph.bonds
+    assert curve.points[0].ratio == pytest.approx((12 * 9 + 9 + 30) / curve.points[0].parameters)
+
+
+def test_a_term_vanishes_and_the_curve_says_so() -> None:
+    graph = families.btd("linear", inputs=(6,), outputs=(5,), rank=2, terms=3)
+    model = nn.Sequential(tnmars.compile(graph))
+    path = tnmars.Stages(model, budget=20)
+    for stage in path:
+        stage.report(0.5)
+    last = path.curve.chosen
+    alive = {bond.partition(".")[0] for bond, rank in last.ranks["0"].items() if rank}
+    assert len(alive) == 1 and len(last.model[0].graph.terms) == 1
+    assert last.parameters <= 20 and last.model(torch.randn(2, 6)).shape == (2, 5)
+
+
+def test_budgets_are_met_to_within_one_slice_in_one_path() -> None:
+    graph = families.tt("linear", inputs=(4, 4, 4), outputs=(4, 4, 4), rank=12)
+    model = nn.Sequential(tnmars.compile(graph, batch=16))
+    budgets = [900, 600, 350, 200]
+    path = tnmars.Stages(model, budget=budgets)
+    for stage in path:
+        stage.report(0.5)
+    curve = path.curve
+    assert list(curve.budgets) == [f"{budget} parameters" for budget in budgets]
+    assert curve.chosen is curve.at(200)
+    for budget in budgets:
+        point = curve.at(budget)
+        own = point.ranks["0"]
+        smallest = min(16 * own["r2"] + 16, 16 * own["r1"] + 16)  # what one more slice of a bond would hold
+        assert budget - smallest < point.parameters <= budget
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"budget": "fast"}, "budget is 'fast'"),
+        ({"budget": []}, "budget is an empty list"),
+        ({"budget": "2x", "max_drop": 0.1}, "budget and max_drop are both given"),
+        ({"budget": ["2x", "3x macs"]}, "the budgets are in macs and parameters"),
+        ({"budget": 10}, "the budget of 10 parameters cannot be met: with all ranks 1 the model has 60 parameters"),
+        ({"max_drop": -1}, "max_drop is -1"),
+        ({"max_drop": "little"}, "max_drop is 'little'"),
+    ],
+)
+def test_wrong_goals_are_refused(options: dict[str, object], words: str) -> None:
+    model = model_of()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(TnmarsError, match=words):
+        tnmars.Stages(model, **options)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_models_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(TnmarsError, match="the model has no compiled layer with ranks to choose"):
+        tnmars.Stages(nn.Linear(3, 2), budget="2x")
+    with pytest.raises(TnmarsError, match="layer '0' has gates"):
+        tnmars.Stages(model_of(selector=tnmars.Mars()), budget="2x")
+    shared = model_of()
+    other = tnmars.compile(LOWRANK)
+    other.cores = shared[0].cores
+    with pytest.raises(TnmarsError, match=r"core 'A' of layer '2' is a core of layer '0\.0' too"):
+        tnmars.Stages(nn.Sequential(shared, nn.Linear(3, 12), other), budget="2x")
+
+
+def test_a_stage_needs_one_score() -> None:
+    path = tnmars.Stages(model_of(), budget="1.5x")
+    with pytest.raises(TnmarsError, match="no stage has a score yet"):
+        _ = path.curve
+    with pytest.raises(TnmarsError, match="stage 0 has no score"):
+        for _ in path:
+            pass
+    stage = next(iter(tnmars.Stages(model_of(), budget="1.5x")))
+    stage.report(0.5)
+    with pytest.raises(TnmarsError, match="stage 0 has a score already"):
+        stage.report(0.5)
+
+
+def test_without_goals_a_score_needs_its_error() -> None:
+    stage = next(iter(tnmars.Stages(model_of())))
+    with pytest.raises(TnmarsError, match="the standard error of the score is not known"):
+        stage.report(0.5)
+    stage.report(0.5, samples=100)
+
+
+def test_a_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
+    next(iter(tnmars.Stages(model_of(), budget="1.5x", checkpoint=tmp_path))).report(0.5)
+    with pytest.raises(CheckpointError, match=r"is another path: its goals are budget 1\.5x parameters"):
+        tnmars.Stages(model_of(), budget="1.4x", checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="is another path: its settings are"):
+        tnmars.Stages(model_of(), budget="1.5x", checkpoint=tmp_path, settings=tnmars.Staircase(rate=0.1))
+    (tmp_path / "curve.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"curve\.json: is not a table of tnmars\.shrink"):
+        tnmars.Stages(model_of(), budget="1.5x", checkpoint=tmp_path)
+
+
+def test_a_path_continues_with_the_model_of_its_last_stage(tmp_path: Path) -> None:
+    model = model_of()
+    for stage in tnmars.Stages(model, budget=60, checkpoint=tmp_path):
+        stage.report(0.5, position={"epoch": stage.number})
+        if stage.number == 2:
+            break
+    again = model_of()
+    path = tnmars.Stages(again, budget=60, checkpoint=tmp_path)
+    assert path.position == {"epoch": 2} and len(path.curve.points) == 3
+    for one, two in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert next(iter(path)).number == 3
+    assert sum(map(prod, again[0].graph.cores.values())) < path.curve.points[-1].parameters

@@ -1,0 +1,141 @@
+"""Training data as an endless stream of batches that can be continued at any place, with the same random numbers.
+
+All random numbers of a run depend on its seed, the number of the pass over the data and the number of the stage. So a
+run that is continued sees the batches that it would have seen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from tnmars.errors import Problem, TnmarsError
+from tnmars.models.data import Batch, checked, samples
+
+SHAPE = "Give a DataLoader or a list of batches (inputs..., target). For anything else write a loop with tnmars.Stages."
+
+
+def split(batch: Any, at: int) -> tuple[Batch, Any]:
+    """A batch as what the model is called with, and the target. Raises `TnmarsError` for what is not a sequence.
+
+    >>> split((1, 2, 3), 0)
+    (((1, 2), {}), 3)
+    """
+    if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
+        text = f"batch {at} of train is a {type(batch).__name__}, but must be a tuple of inputs and a target."
+        raise TnmarsError(Problem(text, SHAPE))
+    return (tuple(batch[:-1]), {}), batch[-1]
+
+
+def count(train: Iterable[Any]) -> int:
+    """The number of training samples. Raises `TnmarsError` if there is no batch, or if batches can be read only once.
+
+    It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
+    have no length, they are read once.
+    """
+    given = checked(train) if not isinstance(train, Tensor) else None
+    if given is None or isinstance(train, Iterator):
+        what = "a tensor" if given is None else "an iterator, which can be read only once"
+        raise TnmarsError(Problem(f"train is {what}.", SHAPE))
+    first = next(iter(given), None)
+    if first is None:
+        raise TnmarsError(Problem("train has no batch.", SHAPE))
+    dataset = getattr(train, "dataset", None)
+    for sized, each in ((dataset, 1), (train, _size(first))):
+        try:
+            return max(len(sized) * each, 1)  # type: ignore[arg-type]
+        except TypeError:
+            continue
+    return max(sum(map(_size, given)), 1)
+
+
+def _size(batch: Any) -> int:
+    inputs, target = split(batch, 0)
+    return samples(((*inputs[0], target), {}))
+
+
+class Stream:
+    """Batches of some data, pass after pass.
+
+    Attributes:
+        epoch: The number of the pass.
+        at: The number of batches of this pass that were taken.
+    """
+
+    def __init__(self, train: Iterable[Any], seed: int, epoch: int = 0, at: int = 0):
+        """Continues after batch `at` of a pass; the batches before it are read again, and dropped."""
+        self.train, self.seed, self.epoch, self.at = train, seed, epoch, 0
+        self._batches = self._pass()
+        for _ in range(at):
+            next(self._batches)
+            self.at += 1
+
+    def _pass(self) -> Iterator[Any]:
+        """A new pass. Its first batch is read at once: samplers draw their order then, from the seed of the pass."""
+        state = torch.get_rng_state()
+        reseed(self.seed, "pass", self.epoch, self.train)
+        batches = iter(self.train)
+        first = [batch for batch in [next(batches, self)] if batch is not self]
+        torch.set_rng_state(state)
+        return chain(first, batches)
+
+    def take(self, steps: int) -> Iterator[tuple[Batch, Any]]:
+        """The next batches: what the model is called with, and the target."""
+        for _ in range(steps):
+            batch = next(self._batches, self)
+            if batch is self:
+                self.epoch, self.at = self.epoch + 1, 0
+                self._batches = self._pass()
+                batch = next(self._batches, self)
+            if batch is self:
+                raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
+            self.at += 1
+            yield split(batch, self.at - 1)
+
+
+def reseed(seed: int, what: str, number: int, train: Iterable[Any] | None = None) -> None:
+    """Sets all random generators, with those of a loader, from a seed and a place in the run."""
+    mixed = int(numpy.random.SeedSequence([seed, *what.encode(), number]).generate_state(1, numpy.uint64)[0] >> 1)
+    torch.manual_seed(mixed)
+    random.seed(mixed)
+    numpy.random.seed(mixed % 2**32)
+    for generator in _generators(train):
+        generator.manual_seed(mixed)
+    set_epoch = getattr(getattr(train, "sampler", None), "set_epoch", None)
+    if callable(set_epoch):  # a sampler of several processes
+        set_epoch(number)
+
+
+def _generators(train: Iterable[Any] | None) -> list[torch.Generator]:
+    """The random generators that a loader has of its own."""
+    owners = [train, getattr(train, "sampler", None), getattr(train, "batch_sampler", None)]
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+@contextmanager
+def own_random_state(train: Iterable[Any]) -> Iterator[None]:
+    """After the block all random generators are as they were."""
+    generators = _generators(train)
+    states = [generator.get_state() for generator in generators]
+    python, arrays = random.getstate(), numpy.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
+def plain(position: Mapping[str, Any] | None) -> tuple[int, int]:
+    """The pass and the batch of a saved position."""
+    return (0, 0) if position is None else (int(position["epoch"]), int(position["batch"]))

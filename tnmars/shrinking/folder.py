@@ -1,0 +1,76 @@
+"""A path on disk: a folder with a table of all points, and a file for the model of each. Nothing is pickled.
+
+A model is written before the table names it, and each file is written completely or not at all. So a path that is
+killed at any moment can be continued from its last finished stage.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tnmars.errors import CheckpointError, Problem
+from tnmars.files import make_folder, write_text
+from tnmars.pruning.by_rank import compiled_layers
+from tnmars.pruning.prune_model import prune
+from tnmars.store.model import load_into, save
+from tnmars.store.plain import decode, encode
+
+TABLE = "curve.json"
+VERSION = 1
+
+Make = Callable[[], nn.Module]
+
+
+def finished(model: nn.Module) -> nn.Module:
+    """A copy of a model on the path without bonds of size 1, which the path itself keeps."""
+    return prune(model, {name: {} for name in compiled_layers(model)}, simplify=False)
+
+
+def held(model: nn.Module) -> Make:
+    """A function that returns the finished model of a path as it is now."""
+    now = copy.deepcopy(model)
+    return lambda: finished(now)
+
+
+def stored(folder: str | Path, stage: int, template: nn.Module) -> Make:
+    """A function that reads the finished model of a stage into a copy of `template`."""
+    return lambda: finished(load_into(copy.deepcopy(template), file_of(folder, stage)))
+
+
+def file_of(folder: str | Path, stage: int) -> Path:
+    """The file of the model of a stage."""
+    return Path(folder) / f"stage-{stage:03}.safetensors"
+
+
+def write_model(folder: str | Path, stage: int, model: nn.Module) -> None:
+    """Writes the model of a stage. Raises `TnmarsError`."""
+    save(model, file_of(make_folder(folder), stage))
+
+
+def write_table(folder: str | Path, table: Mapping[str, Any]) -> None:
+    """Writes the table of a path. Raises `TnmarsError`."""
+    data = {"tnmars.curve": VERSION, **encode(dict(table), "curve")}
+    write_text(make_folder(folder) / TABLE, json.dumps(data, indent=1) + "\n")
+
+
+def read_table(folder: str | Path) -> dict[str, Any] | None:
+    """The table of a path; None if the folder has none. Raises `CheckpointError` if it cannot be read."""
+    path = Path(folder) / TABLE
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        version = data.pop("tnmars.curve")
+        table: dict[str, Any] = decode(data)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        text = f"{path}: is not a table of tnmars.shrink: {type(error).__name__} {error}."
+        raise CheckpointError(Problem(text, "Give another folder, or remove this one to start again.")) from None
+    if version != VERSION:
+        raise CheckpointError(f"{path}: has version {version!r}, but this tnmars reads version {VERSION}.")
+    return table

@@ -1,0 +1,115 @@
+"""What `evaluate` returns, as a score with its standard error; and how far below the best a score may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+from torch import Tensor
+
+from tnmars.errors import Problem, TnmarsError
+from tnmars.shrinking.settings import Staircase
+
+Given = float | tuple[float, int] | Tensor
+"""A score, a score with the number of its samples, or the scores of all samples."""
+
+FIX = "Return a number, larger is better; a pair (score, samples); or a tensor with the score of each sample."
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score; larger is better."""
+
+    value: float
+    error: float | None = None
+    """Its standard error, if it is known."""
+
+
+def score_of(given: Any, samples: int | None = None) -> Score:
+    """What `evaluate` returned, as a score.
+
+    The standard error of a tensor with the score of each sample is that of their mean. A number is a share of right
+    answers if it is from 0 to 1, and a percentage if it is above 1 and at most 100; its standard error is that of a
+    binomial share of `samples`, with one right and one wrong answer added, so that it is not 0 for a perfect score. Of
+    any other number, and without a number of samples, it is not known.
+
+    Raises `TnmarsError` if it is not a finite number.
+
+    >>> score_of((0.5, 100)), score_of(50.0, 100).error, score_of(-2.5, 100).error
+    (Score(value=0.5, error=0.05), 5.0, None)
+    """
+    if isinstance(given, Score):
+        return given
+    if isinstance(given, Tensor) and given.dim() == 1 and given.numel() > 1:
+        values = given.detach().double()
+        error = float(values.std() / sqrt(len(values)))
+        return Score(_number(float(values.mean()), given), error)
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        given, samples = given[0], _count(given[1])
+    value = _number(given, given)
+    return Score(value, None if samples is None else _binomial(value, samples))
+
+
+def _number(value: Any, given: Any) -> float:
+    try:
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"a {type(given).__name__}"
+        raise TnmarsError(Problem(f"evaluate returned {what}, which is not a score.", FIX)) from None
+    if not isfinite(number):
+        raise TnmarsError(Problem(f"evaluate returned {number}, which is not a finite number.", FIX))
+    return number
+
+
+def _count(samples: Any) -> int:
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise TnmarsError(Problem(f"the number of samples is {samples!r}, but must be a whole number above 0.", FIX))
+    return samples
+
+
+def _binomial(value: float, samples: int) -> float | None:
+    if not 0.0 <= value <= 100.0:
+        return None
+    scale = 1.0 if value <= 1.0 else 100.0
+    share = (value / scale * samples + 1.0) / (samples + 2.0)
+    return round(scale * sqrt(share * (1.0 - share) / samples), 12)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far below the best score a point may be to be accepted, and how far to end the path."""
+
+    accept: float
+    stop: float
+    words: str
+    """The first of these in words."""
+
+
+def tolerance(scores: Sequence[Score], max_drop: float | None, settings: Staircase) -> Tolerance | None:
+    """What is allowed below the best of some scores; None if its standard error is needed and not known."""
+    best = max(scores, key=lambda score: score.value)
+    if max_drop is not None:
+        widest = max_drop * (settings.stop / settings.accept if settings.accept else 1.0)
+        return Tolerance(max_drop, widest, f"at most {max_drop:g} below")
+    if best.error is None:
+        return None
+    accept = settings.accept * best.error
+    words = f"within {settings.accept:g} standard errors ({accept:.2g}) of"
+    return Tolerance(accept, settings.stop * best.error, words)
+
+
+def unknown_error() -> TnmarsError:
+    """The error of a score without a standard error, where one is needed."""
+    text = "the standard error of the score is not known, so nothing says which drop of it matters."
+    fix = (
+        "Give max_drop=..., or a budget; or return (score, samples) from evaluate, with a score from 0 to 1 or in "
+        "percent; or a tensor with the score of each sample."
+    )
+    return TnmarsError(Problem(text, fix))
+
+
+def check_samples(samples: int | None) -> int | None:
+    """A number of samples as given by a user. Raises `TnmarsError`."""
+    return None if samples is None else _count(samples)

@@ -1,0 +1,219 @@
+"""`shrink`: trains a copy of a model along the path of cuts, and returns the curve of size against score."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tnmars.errors import Problem, TnmarsError
+from tnmars.models.bar import Advance, bar
+from tnmars.models.calibration import as_is
+from tnmars.models.data import call, device_of, moved
+from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
+from tnmars.shrinking.curve import Curve
+from tnmars.shrinking.saliency import Saliency, from_gradients, from_norms
+from tnmars.shrinking.scores import Given, Score, check_samples, score_of, unknown_error
+from tnmars.shrinking.settings import Staircase
+from tnmars.shrinking.stages import Stage, Stages
+from tnmars.text.numbers import dashed, times
+
+EVERY = 20
+"""The bar moves at every such step."""
+
+
+def shrink(
+    model: nn.Module,
+    *,
+    train: Iterable[Any],
+    loss: Callable[[Any, Any], Tensor],
+    evaluate: Callable[[nn.Module], Given],
+    budget: int | str | Sequence[int | str] | None = None,
+    max_drop: float | None = None,
+    samples: int | None = None,
+    settings: Staircase | None = None,
+    saliency: str | Saliency = "norm",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    progress: bool | None = None,
+    watch: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Curve:
+    """Trains a model while its ranks choose themselves: the curve of size against score, and the point to take.
+
+    The model is trained in short stages, each with a learning rate that falls to 0. Between two stages all layers are
+    put into canonical form, and the slices that matter least for each parameter that they hold are cut. So every stage
+    ends with a finished model, smaller than the one before. Nothing needs to be tuned. The model given is not changed.
+
+    Without `budget` and `max_drop`, the path ends once the score is 5 standard errors below the best, and the smallest
+    model within 2 standard errors is chosen. The standard error is computed from what `evaluate` returns:
+
+    - a tensor with the score of each sample: that of the mean;
+    - a number from 0 to 1 (a share of right answers), or above 1 up to 100 (in percent), with a number of samples:
+      that of a binomial share;
+    - anything else: not known. Then give `budget` or `max_drop`.
+
+    Args:
+        model: A model with compiled layers without gates, fresh or from `tnmars.compress_`. All its parameters that
+            require a gradient are trained; layers with a core that does not are not cut.
+        train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
+            the model's inputs and, last, the target.
+        loss: Called with the model's output and the target; returns a scalar.
+        evaluate: Called with the model in evaluation mode, without gradients. Returns its score on validation data,
+            larger is better; or a pair of score and number of samples; or a tensor with the score of each sample. Do
+            not use test data here: the choice is made by it.
+        budget: What the whole model may cost, or a list of such sizes in one unit, all met in one training: `"10x"`,
+            30000 (parameters), `"100 kB"`, `"2x macs"`, `"12 ms"`. Ratios refer to the model with dense weights. The
+            path ends at the smallest.
+        max_drop: How far the score may fall below the best, in its own unit. The smallest such model is chosen.
+        samples: The number of validation samples, if `evaluate` returns a number alone.
+        settings: The constants of the path; see `tnmars.Staircase`.
+        saliency: What makes a slice matter: `"norm"`, its share of the layer's squared norm; `"gradient"`, the mean
+            squared derivative of the loss by a gate on it, from 32 batches; or a function, as in `tnmars.Stages`.
+        seed: The seed of all random numbers. Your random state is not touched.
+        checkpoint: A folder in which every finished stage is saved. Call again with the same arguments after an
+            interruption: the path continues, and gives the same curve.
+        progress: Whether a progress bar is shown; by default on a terminal only.
+        watch: Called after each stage with `stage`, `parameters`, `ratio`, `ranks`, `score`, `steps` and `seconds`.
+
+    Returns:
+        The curve: `curve.chosen.model`, `curve.reason`, `curve.points`; it prints as a table.
+
+    Raises:
+        TnmarsError: If the model has no compiled layer, a layer has gates, a budget cannot be reached, there are no
+            data, the loss becomes NaN, or `evaluate` returns no number. The model is not changed in any case.
+        CheckpointError: If the checkpoint is of another path, or damaged.
+
+    Example:
+        >>> import torch, tnmars
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(512, 12)
+        >>> y = (x @ torch.randn(12, 2) @ torch.randn(2, 8)).argmax(-1)
+        >>> graph = tnmars.families.lowrank("linear", inputs=(12,), outputs=(8,), rank=8)
+        >>> def accuracy(model):
+        ...     return float((model(x[384:]).argmax(-1) == y[384:]).float().mean()), 128
+        >>> curve = tnmars.shrink(
+        ...     tnmars.compile(graph),
+        ...     train=[(x[:384], y[:384])],
+        ...     loss=torch.nn.functional.cross_entropy,
+        ...     evaluate=accuracy,
+        ...     settings=tnmars.Staircase(first=40),
+        ... )
+        >>> curve.chosen.ranks
+        {'': {'r': 2}}
+    """
+    known = check_samples(samples)
+    work = copy.deepcopy(model)
+    with own_random_state(train), torch.enable_grad():
+        reseed(seed, "start", 0, train)
+        trained = count(train)
+        inputs, _ = split(next(iter(train)), 0)
+        run = _Run(work, loss, evaluate, known, watch)
+        rule = _rule(saliency, train, seed, loss, work)
+        path = Stages(
+            work,
+            budget=budget,
+            max_drop=max_drop,
+            samples=trained,
+            example=moved(inputs, device_of(work))[0],
+            settings=settings,
+            saliency=rule,
+            checkpoint=checkpoint,
+        )
+        if path.is_finished:
+            return path.curve
+        if path.position is None:
+            first = run.score()
+            if budget is None and max_drop is None and first.error is None:
+                raise unknown_error()
+            path.start = first.value
+        left = path.steps_left
+        with bar("shrinking", left, progress) as advance:
+            run.walk(path, Stream(train, seed, *plain(path.position)), seed, advance)
+        return path.curve
+
+
+def _rule(
+    given: str | Saliency, train: Iterable[Any], seed: int, loss: Callable[[Any, Any], Tensor], model: nn.Module
+) -> Saliency:
+    """The saliency that is asked for. Raises `TnmarsError`."""
+    if callable(given):
+        return given
+    if given == "norm":
+        return from_norms
+    if given == "gradient":
+        batches = [split(batch, at) for at, batch in zip(range(32), train, strict=False)]
+        return from_gradients(batches, loss)
+    raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
+
+
+class _Run:
+    """The training of all stages of a path."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        evaluate: Callable[[nn.Module], Given],
+        samples: int | None,
+        watch: Callable[[Mapping[str, Any]], None] | None,
+    ):
+        self.model, self.loss, self.evaluate, self.samples, self.watch = model, loss, evaluate, samples, watch
+        self.device = device_of(model)
+
+    def score(self) -> Score:
+        """The score of the model now."""
+        with as_is(self.model), torch.no_grad():
+            return score_of(self.evaluate(self.model.eval()), self.samples)
+
+    def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
+        """Trains stage after stage."""
+        done = 0
+        text = ""
+        for stage in path:
+            reseed(seed, "stage", stage.number)
+            done = self.train(stage, stream, done, advance, text)
+            score = self.score()
+            position = {"epoch": stream.epoch, "batch": stream.at}
+            stage.report(score, position=position)
+            point = path.curve.points[-1]
+            ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
+            text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
+            advance(done, f"stage {stage.number}: {text}")
+            if self.watch is not None:
+                names = ("stage", "parameters", "ratio", "ranks", "score", "steps", "seconds")
+                self.watch({name: getattr(point, name) for name in names})
+
+    def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> int:
+        """One stage; returns the number of steps so far."""
+        self.model.train()
+        for step, (inputs, target) in enumerate(stream.take(stage.steps)):
+            value = self.loss(call(self.model, inputs), _to(target, self.device))
+            self._check(value, stage, step)
+            value.backward()  # type: ignore[no-untyped-call]
+            stage.step()
+            done += 1
+            if step % EVERY == 0:
+                advance(done, f"stage {stage.number}, step {step + 1:,} of {stage.steps:,}; last: {text or '-'}")
+        return done
+
+    def _check(self, value: Any, stage: Stage, step: int) -> None:
+        if not isinstance(value, Tensor) or value.dim() > 0:
+            what = (
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            )
+            raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", "Take its mean."))
+        number = float(value.detach())
+        if not isfinite(number):
+            what = "infinite" if abs(number) == inf else "NaN"
+            text = f"the loss became {what} in step {step + 1:,} of stage {stage.number}. The model given is unchanged."
+            fix = "Look for NaN in the data, or train more slowly: settings=tnmars.Staircase(rate=0.03)."
+            raise TnmarsError(Problem(text, fix))
+
+
+def _to(target: Any, device: torch.device | None) -> Any:
+    return target.to(device) if isinstance(target, Tensor) and device is not None else target

@@ -1,0 +1,259 @@
+"""The path as an iterator: a stage to train, a score to report, a cut; then the next stage.
+
+Every stage has a new optimizer, because a canonical form makes the state of the old one meaningless. What a stage is
+trained on, and how, is up to the caller.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tnmars.errors import TnmarsError
+from tnmars.models.data import Batch
+from tnmars.models.rates import annealed, relative_rate
+from tnmars.shrinking.curve import Curve, Point
+from tnmars.shrinking.folder import held, stored, write_model
+from tnmars.shrinking.model import Shrunk
+from tnmars.shrinking.resume import Record, resumed, write
+from tnmars.shrinking.rule import Goals, curve_for
+from tnmars.shrinking.saliency import Saliency, from_norms
+from tnmars.shrinking.scores import Score, score_of, unknown_error
+from tnmars.shrinking.settings import Staircase
+
+
+class Stage:
+    """One stage of a path: a number of steps with a new optimizer, then a score.
+
+    `tnmars.Stages` yields it. Train the model for `steps` steps, and report its score.
+
+    Attributes:
+        number: The number of the stage, from 0.
+        steps: The number of steps to train.
+        optimizer: A new Adam for all parameters of the model that require a gradient. Each tensor has its own rate.
+
+    Example:
+        >>> import tnmars
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
+        >>> stage = next(iter(tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)))
+        >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
+        (0, 400, 0.52, 0.0)
+    """
+
+    def __init__(self, path: Stages, number: int, steps: int):
+        self.number, self.steps, self.done = number, steps, 0
+        self._path = path
+        self.optimizer = path._optimizer()
+        self.is_reported = False
+
+    def factor(self, step: int) -> float:
+        """The factor of all learning rates at a step, from 0; for `torch.optim.lr_scheduler.LambdaLR`, say."""
+        return annealed(min(step + 1, self.steps), self.steps, self._path.settings.ramp)
+
+    def step(self) -> None:
+        """One step of the optimizer at the rate of the schedule; then gradients are cleared."""
+        factor = self.factor(self.done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.done += 1
+
+    def report(self, score: Any, samples: int | None = None, *, position: Mapping[str, int] | None = None) -> None:
+        """Ends the stage with the score of the model on validation data.
+
+        Args:
+            score: A number, larger is better; a pair of a score and the number of samples; or a tensor with the score
+                of each sample.
+            samples: The number of samples behind the score, from which its standard error follows.
+            position: Plain data of your own, such as the place in the training data. It is in the checkpoint, and after
+                a resume in `Stages.position`.
+
+        Raises:
+            TnmarsError: If the score is not a finite number, if its standard error is needed but not known, or if the
+                stage has a score already.
+        """
+        if self.is_reported:
+            raise TnmarsError(f"stage {self.number} has a score already.")
+        self._path._report(self, score_of(score, samples), position)
+        self.is_reported = True
+
+
+class Stages:
+    """The path of `tnmars.shrink` for a training loop of your own: an iterator over stages.
+
+    The model is cut in place between stages; its compiled layers stay the same objects with new, smaller parameters.
+    Each stage ends with `stage.report(score)`. Then `curve` has all points so far, and when the iterator has ended the
+    chosen one.
+
+    Args:
+        model: A model with compiled layers that have no gates, fresh or trained. It is changed. Under DDP, give the
+            model inside, and wrap it again in each stage. Layers with a core that does not require a gradient are left
+            alone.
+        budget: As in `tnmars.shrink`.
+        max_drop: As in `tnmars.shrink`.
+        samples: The number of training samples, for the weight decay of the cores; without it there is none.
+        example: The arguments of the model for one batch: a tensor, or a tuple. With it, multiply-adds and times are
+            those of one pass of the whole model over it. Without it, they are those of the compiled layers alone, for
+            the batch that each was compiled for.
+        settings: The constants of the path.
+        saliency: A function that says how much each slice matters, from the model in canonical form and the weights of
+            all slices, by layer and bond; it returns a vector for each bond. By default the share of the layer's
+            squared norm that runs through the slice.
+        checkpoint: A folder in which every finished stage is saved. If it has a path already, that is continued: the
+            model becomes that of its last stage.
+        start: The score of the model as it is given, if it is known; a number.
+
+    Attributes:
+        model: The model.
+        position: The `position` of the last report, also after a resume; None at the start.
+
+    Raises:
+        TnmarsError: If the model has no compiled layer, a layer has gates or shares its cores, a budget cannot be
+            reached, or a setting is wrong. Nothing was changed then.
+        CheckpointError: If the folder has another path, or is damaged.
+
+    Example:
+        >>> import torch, tnmars
+        >>> _ = torch.manual_seed(0)
+        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=5)
+        >>> model, x = tnmars.compile(graph), torch.randn(64, 6)
+        >>> y = x @ torch.randn(6, 1) @ torch.randn(1, 5)
+        >>> path = tnmars.Stages(
+        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), samples=64
+        ... )
+        >>> for stage in path:
+        ...     for _ in range(stage.steps):
+        ...         (model(x) - y).square().mean().backward()
+        ...         stage.step()
+        ...     stage.report(-(model(x) - y).square().mean())
+        >>> path.curve.chosen.ranks
+        {'': {'r': 1}}
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        budget: int | str | Sequence[int | str] | None = None,
+        max_drop: float | None = None,
+        samples: int | None = None,
+        example: Any = None,
+        settings: Staircase | None = None,
+        saliency: Saliency | None = None,
+        checkpoint: str | Path | None = None,
+        start: float | None = None,
+    ):
+        self.model, self.settings = model, settings or Staircase()
+        self.position: Mapping[str, int] | None = None
+        self._goals = Goals.of(budget, max_drop, self.settings)
+        batch = None if example is None else _batch(example)
+        self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms)
+        self._samples, self._checkpoint, self.start = samples, checkpoint, start
+        self._points: list[Point] = []
+        self._steps, self._clock = 0, time.perf_counter()
+        self._is_finished = False
+        if checkpoint is not None:
+            self._template = copy.deepcopy(model)
+            self._record = Record(self.settings, self._goals.words, self._shrunk.ranks())
+            found = resumed(checkpoint, self._record, self._template)
+            if found is not None:
+                self._continue(*found, checkpoint)
+
+    def _continue(self, curve: Curve, position: Mapping[str, int] | None, checkpoint: str | Path) -> None:
+        """Goes on from the last finished stage of a checkpoint."""
+        self.position = position
+        self._points, self.start, self._is_finished = list(curve.points), curve.start, curve.is_finished
+        self._steps, self._clock = curve.points[-1].steps, time.perf_counter() - curve.points[-1].seconds
+        self._shrunk.load_(checkpoint, curve.points[-1].stage)
+
+    @property
+    def curve(self) -> Curve:
+        """The curve of all points so far. Raises `TnmarsError` if no stage has a score yet."""
+        if not self._points:
+            raise TnmarsError("no stage has a score yet: call stage.report(score) at the end of each.")
+        return curve_for(self._points, self.start, self._goals, self._shrunk.dense, self._is_finished)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the path has come to its end."""
+        return self._is_finished
+
+    @property
+    def steps_left(self) -> int | None:
+        """About how many steps are left to the smallest budget; None without a budget."""
+        return self._shrunk.steps_left(self.settings, is_first=not self._points)
+
+    def __iter__(self) -> Iterator[Stage]:
+        while not self._is_finished:
+            if self._points:
+                self._shrunk.cut_()
+            number = self._points[-1].stage + 1 if self._points else 0
+            stage = Stage(self, number, self._shrunk.steps(self.settings, is_first=not self._points))
+            yield stage
+            if not stage.is_reported:
+                raise TnmarsError(
+                    f"stage {stage.number} has no score.\n  Call stage.report(score) at the end of each stage."
+                )
+
+    def _report(self, stage: Stage, score: Score, position: Mapping[str, int] | None) -> None:
+        if self._goals.needs_error and score.error is None:
+            raise unknown_error()
+        self._steps += stage.done or stage.steps
+        make = held(self.model)
+        if self._checkpoint is not None:
+            write_model(self._checkpoint, stage.number, self.model)
+            make = stored(self._checkpoint, stage.number, self._template)
+        cost = self._shrunk.cost()
+        point = Point(
+            stage=stage.number,
+            parameters=cost.parameters,
+            bytes=round(self._shrunk.prices.of(cost, "bytes")),
+            macs=cost.macs,
+            ms=cost.ms,
+            ratio=self._shrunk.dense["parameters"] / max(cost.parameters, 1),
+            ranks=self._shrunk.ranks(),
+            score=score.value,
+            error=score.error,
+            steps=self._steps,
+            seconds=time.perf_counter() - self._clock,
+            make=make,
+        )
+        self._points.append(point)
+        self.position = position
+        is_reached = self._goals.is_reached(self._points, self.start, self._shrunk.dense)
+        self._is_finished = is_reached or self._shrunk.is_smallest()
+        if self._checkpoint is not None:
+            write(self._checkpoint, self._record, self.curve, position)
+
+    def _optimizer(self) -> torch.optim.Adam:
+        """A new Adam: the rate of each tensor is relative to the size of its entries now."""
+        own, cores = self._shrunk.own_parameters()
+        decay = 2.0 * self.settings.decay / self._samples if self._samples else 0.0
+        groups = []
+        for value in self.model.parameters():
+            if not value.requires_grad:
+                continue
+            rate = relative_rate(value, self.settings.rate, is_core=id(value) in cores, vectors=self.settings.vectors)
+            if self.settings.other_rate is not None and id(value) not in own:
+                rate = self.settings.other_rate
+            groups.append(
+                {
+                    "params": [value],
+                    "lr": rate,
+                    "initial_lr": rate,
+                    "weight_decay": decay if id(value) in cores else 0.0,
+                }
+            )
+        is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)  # type: ignore[index]
+        return torch.optim.Adam(groups, fused=is_fused)
+
+
+def _batch(example: Any) -> Batch:
+    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
