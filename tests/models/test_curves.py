@@ -82,6 +82,20 @@ def test_a_path_only_gets_smaller_and_loses_more(family: str) -> None:
         assert choice.parameters == counted
 
 
+@pytest.mark.parametrize("family", ["cp", "tr"])
+def test_losses_of_graphs_with_hyperedges_and_cycles_are_those_of_their_decompositions(family: str) -> None:
+    """Squared norms of slices would be up to 100 times too large: slices of CP are far from orthogonal."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(6, 6, 3, bias=False).double()
+    weight = layer.weight.detach()
+    metric = Metric(inputs=matrix(54, 1), outputs=matrix(6, 2))
+    norm = float(torch.einsum("ab,bi,ij,aj->", metric.outputs, weight.flatten(1), metric.inputs, weight.flatten(1)))
+    path = paths(layer, family, metric)
+    for choice in path[2 :: max(1, len(path) // 3)]:
+        made = decompose(weight, choice.graph, metric=metric, starts=1, steps=30, seed=5)
+        assert choice.loss == pytest.approx(made.metric_error**2 * norm, rel=0.4, abs=0.01 * norm)
+
+
 @pytest.mark.parametrize("has_inputs", [False, True])
 def test_a_ring_loses_in_the_unit_of_the_metric(has_inputs: bool) -> None:
     """At its widest it loses what its decomposition does, and the metric counts: all of it tripled, losses triple."""

@@ -172,6 +172,38 @@ def test_a_half_precision_model_is_told_to_train_in_float32() -> None:
     assert_same_state(small, start)
 
 
+@pytest.mark.parametrize("lr", [None, 0.01])
+def test_default_rates_are_lowered_while_the_model_gets_worse(
+    lr: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At checks 1 and 3 of 10 it is worse than at the start, so twice; after the middle no more. Given rates stay."""
+    small, dense = pair()
+    start, seen = states(small), []
+    distances = iter([1.0, 2.0, 0.9, 1.1, 0.8, 0.7, 1.5, 0.75, 0.8, 0.8, 0.8])
+    monkeypatch.setattr(matching._Run, "distance", lambda run: next(distances))
+    step = matching._Run._step
+
+    def noted(run: matching._Run, optimizer: torch.optim.Adam, batch: object, at: int, total: int) -> float:
+        is_start = all(
+            torch.equal(one, other) for one, other in zip(states(small).values(), start.values(), strict=True)
+        )
+        rate = optimizer.param_groups[0]["lr"] / matching.annealed(at, total, matching.RAMP) if at < total else 0.0
+        seen.append((rate, is_start, len(optimizer.state)))
+        return step(run, optimizer, batch, at, total)
+
+    monkeypatch.setattr(matching._Run, "_step", noted)
+    done = tnmars.match_(small, dense, list(X.split(20)), steps=10, lr=lr)
+    rates = [rate / seen[0][0] for rate, _, _ in seen[:-1]]
+    if lr is None:
+        assert rates == pytest.approx([1, 1 / 4, 1 / 4, *[1 / 16] * 6])
+        assert [is_start for _, is_start, _ in seen] == [True, True, *[False] * 8], "restored, then the best state"
+        assert [bool(known) for _, _, known in seen[:5]] == [False, False, True, False, True], "with a new optimizer"
+        assert str(done) == "held-out distance 1 -> 0.7 (step 5 of 10, rates lowered to 1/16)"
+    else:
+        assert rates == pytest.approx([1] * 9)
+        assert (done.best, done.share) == (5, 1.0)
+
+
 def test_own_loss_is_used() -> None:
     small, dense = pair()
     done = tnmars.match_(

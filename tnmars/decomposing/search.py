@@ -47,12 +47,17 @@ class Search:
     starts: int | None = None
     steps: int = STEPS
     watch: Watch | None = None
-    newton: int = NEWTON
+    newton: int | None = None
+    """Steps on all cores at once; by default in proportion to `steps`."""
     random: torch.Generator = field(init=False)
     seen: int = 0
 
     def __post_init__(self) -> None:
         self.random = torch.Generator().manual_seed(self.seed)
+
+    @property
+    def newton_steps(self) -> int:
+        return NEWTON * self.steps // STEPS if self.newton is None else self.newton
 
     def starts_for(self, graph: Graph) -> int:
         """How many starts a graph gets."""
@@ -94,9 +99,9 @@ def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None)
     ends: list[Found] = []
     for at in range(search.starts_for(graph)):
         start = first if at == 0 and first is not None else random_decomposition(graph, search.random)
-        found = climbed(start, goal, max(search.steps // SHORT, 1), max(search.newton // SHORT, 1), gain=COARSE)
+        found = climbed(start, goal, max(search.steps // SHORT, 1), max(search.newton_steps // SHORT, 1), gain=COARSE)
         if not ends or found.loss < min(end.loss for end in ends):
-            found = climbed(found.decomposition, goal, search.steps, search.newton)
+            found = climbed(found.decomposition, goal, search.steps, search.newton_steps)
         ends.append(found)
         least = min(found.loss for found in ends)
         search.saw(_relative(least, total))
@@ -104,7 +109,7 @@ def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None)
         if least <= DONE**2 * total or same >= AGREE or not graph.bonds:
             break
     best = min(ends, key=lambda found: found.loss)
-    if best.loss <= DONE**2 * total or search.newton < NEWTON:
+    if best.loss <= DONE**2 * total or search.newton_steps < NEWTON:
         return best
     return climbed(best.decomposition, goal, 2 * search.steps, 2 * NEWTON, gain=1e-7)
 

@@ -1,7 +1,9 @@
 """For one weight the ways to decompose it, from wide to narrow: ranks, size and loss of each. The layers' choices.
 
 Ranks of a tree follow from its singular values in the metric of the data: cutting a bond to k slices loses the sum of
-the squared values that go. Slices go one after the other, the least loss per parameter saved first.
+the squared values that go. Slices go one after the other, the least loss per parameter saved first. Slices of any other
+graph are not orthogonal: their weights only decide the order in which they go. There a few sizes are decomposed, and
+losses between them are interpolated.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+import numpy as np
 from torch import Tensor
 
 from tnmars.decomposing.canonical import canonical
-from tnmars.decomposing.decompose import decompose
+from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.spectra import spectra
 from tnmars.decomposing.sweep import is_forest
@@ -28,7 +31,9 @@ from tnmars.program.expected import evaluate, parameter_terms
 
 Sizes = Mapping[str, int]
 STEPS = 10
-"""Rounds of least squares over the cores of a graph that is no tree, to see what its slices are worth."""
+"""Rounds of least squares over the cores of a graph that is no tree, to see what it loses."""
+SIZES = 5
+"""The number of sizes of such a graph that are decomposed, from the widest to the narrowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,23 +63,34 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
     if is_forest(graph):
         base, found = 0.0, spectra(weight, graph, metric)
     else:
-        base, found = _searched(graph, weight, metric)
+        return _searched(candidate, weight, metric)
     if candidate.has_ranks:
         base += sum(float(values[graph.bonds[name].size :].sum()) for name, values in found.items())
         found = {name: values[: graph.bonds[name].size] for name, values in found.items()}
     return list(_path(candidate, {name: values.tolist() for name, values in found.items()}, weight.numel(), base))
 
 
-def _searched(graph: Graph, weight: Tensor, metric: Metric) -> tuple[float, dict[str, Tensor]]:
-    """For a graph that is no tree: what its decomposition loses, and the squared weights of its slices.
+def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
+    """The choices of a graph that is no tree: the order of its slices from the widest, losses from a few sizes."""
+    norm = _norm(as_matrix(candidate.graph.kind, weight.double()), metric)
 
-    The weights are those of the canonical form, which knows no metric: they are scaled to the weight's norm in it.
-    """
-    made = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)
-    norm = _norm(as_matrix(graph.kind, weight.double()), metric)
-    scale = norm / max(float(weight.double().square().sum()), 1e-300)
-    lost = norm * (made.error if made.metric_error is None else made.metric_error) ** 2
-    return lost, {name: scale * value.square() for name, value in canonical(made.graph, made.cores).weights.items()}
+    def made(graph: Graph) -> tuple[Decomposed, float]:
+        found = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)
+        return found, norm * (found.error if found.metric_error is None else found.metric_error) ** 2
+
+    wide, lost = made(candidate.graph)
+    weights = {name: value.square().tolist() for name, value in canonical(wide.graph, wide.cores).weights.items()}
+    path = _path(candidate, weights, weight.numel(), lost)
+    if not path:
+        return []
+    marks = sorted(
+        {round((len(path) - 1) * (at / (SIZES - 1)) ** 0.5) for at in range(SIZES)}
+    )  # denser at the narrow end
+    losses = [lost if path[at].graph == wide.graph else made(path[at].graph)[1] for at in marks]
+    rising = np.maximum.accumulate(np.maximum(losses, 1e-30 * max(norm, 1e-300)))
+    sizes = np.log([choice.parameters for choice in path])
+    between = np.exp(np.interp(-sizes, -sizes[marks], np.log(rising)))
+    return [replace(choice, loss=float(loss)) for choice, loss in zip(path, between, strict=True)]
 
 
 def _norm(matrix: Tensor, metric: Metric) -> float:

@@ -28,6 +28,8 @@ RAMP = 20
 """The rate grows over this many steps, or over a fifth of a shorter run."""
 CHECKS = 10
 """How often the held-out distance is measured during a run, the end included."""
+LOWER = 4
+"""What the rates are divided by when a check in the first half finds a model that is worse than at the start."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Targets = list[Tensor]
@@ -42,12 +44,14 @@ class Matched:
         after: The held-out distance of the model as it is now. It is never above `before`.
         steps: The number of steps that were trained.
         best: The step whose state was kept; 0 if no step was better than the start, which was restored then.
+        share: The share of the default rates that was left at the end: 1, or 1/4, 1/16, ... if they were too high.
     """
 
     before: float
     after: float
     steps: int
     best: int
+    share: float = 1.0
 
     @property
     def is_better(self) -> bool:
@@ -57,7 +61,8 @@ class Matched:
     def __str__(self) -> str:
         if not self.is_better:
             return f"no state of {self.steps:,} steps was better on held-out data ({self.before:.4g}): nothing changed"
-        return f"held-out distance {self.before:.4g} -> {self.after:.4g} (step {self.best:,} of {self.steps:,})"
+        lower = "" if self.share == 1 else f", rates lowered to 1/{round(1 / self.share)}"
+        return f"held-out distance {self.before:.4g} -> {self.after:.4g} (step {self.best:,} of {self.steps:,}{lower})"
 
 
 def match_(
@@ -95,7 +100,9 @@ def match_(
         epochs: How often the data are read, by default once.
         steps: The number of batches to train on instead.
         lr: The highest learning rate, the same for all parameters. By default each tensor has its own: 0.03 times the
-            root mean square of its entries, and 0.003 for vectors. That suits layers of any width.
+            root mean square of its entries, and 0.003 for vectors. That suits layers of any width. If a check in the
+            first half of the run finds the model worse than at the start, the best state is restored and these rates
+            are divided by 4.
         hidden: Names of modules of both models whose outputs are matched too, such as `"layer2"`.
         loss: `"mse"`: the squared error of the output and of each hidden state, each relative to its mean square in
             the dense model. Or a function of a tensor of the small model and one of the dense model; for outputs and
@@ -335,16 +342,15 @@ class _Run:
         """Trains, and leaves the best state in the model."""
         if not isfinite(before):
             raise TnmarsError(f"the distance is {before} before any training: the model to train gives no numbers.")
-        groups = [{"params": [value], "lr": lr or relative_rate(value, RELATIVE)} for value in self.parameters]
-        optimizer = torch.optim.Adam(groups)
-        highest = [group["lr"] for group in optimizer.param_groups]
+        highest = [lr or relative_rate(value, RELATIVE) for value in self.parameters]
+        optimizer, share = self._optimizer(), 1.0
         best, best_step, best_state, step = before, 0, self.start, 0
         checks = {max(1, round(total * at / CHECKS)) for at in range(1, CHECKS + 1)}
         following = next(stream, None)
         while following is not None and step < total:
             step += 1
             for group, rate in zip(optimizer.param_groups, highest, strict=True):
-                group["lr"] = rate * annealed(step, total, RAMP)
+                group["lr"] = share * rate * annealed(step, total, RAMP)
             loss = self._step(optimizer, following, step, total)
             following = next(stream, None) if step < total else None
             if step not in checks and following is not None:
@@ -353,11 +359,17 @@ class _Run:
             found = self.distance()
             if found < best:
                 best, best_step, best_state = found, step, self._state()
+            elif lr is None and not found <= before and 2 * step <= total:
+                self._put(best_state)
+                optimizer, share = self._optimizer(), share / LOWER
             if watch is not None:
                 watch({"step": step, "loss": loss, "held_out": found})
             advance(step, f"loss {loss:.3g}, held out {found:.3g} (start {before:.3g})")
         self._put(best_state)
-        return Matched(before, best, step, best_step)
+        return Matched(before, best, step, best_step, share)
+
+    def _optimizer(self) -> torch.optim.Adam:
+        return torch.optim.Adam([{"params": [value]} for value in self.parameters])
 
     def _step(self, optimizer: torch.optim.Adam, batch: Batch, step: int, total: int) -> float:
         """One step of the optimizer; returns the loss before it."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.decomposing.decompose import Decomposed, decompose
-from tnmars.decomposing.search import STEPS as SEARCH
 from tnmars.decomposing.sweep import is_forest
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
@@ -30,6 +29,8 @@ from tnmars.models.weighing import Watch, Weighed, Whole, allocated
 
 STEPS = 4
 """Rounds of weighted least squares over the cores, after a start that is close: more gain little."""
+SEARCHED, STARTS = 30, 1
+"""The rounds and the random starts of graphs that are no trees. Starts of a trained weight end with similar losses."""
 TRIES = 8
 """How many sizes are tried to find the smallest model within a drop of a metric."""
 
@@ -86,7 +87,7 @@ class Planning:
             self.watch(f"cores of {group.name}", len(self.made) + 1, 0)
             weight = group.first.layer.weight.detach()
             self.made[choice] = decompose(
-                weight, choice.graph, metric=entry.metric, seed=self.seed, steps=_effort(choice.graph)
+                weight, choice.graph, metric=entry.metric, seed=self.seed, steps=_effort(choice.graph), starts=STARTS
             )
         found = self.made[choice]
         return WeightPlan(
@@ -160,7 +161,7 @@ class Planning:
 
 def _effort(graph: Graph) -> int:
     """The rounds in which cores are searched: few on trees, whose start is close already."""
-    return STEPS if is_forest(graph) else SEARCH
+    return STEPS if is_forest(graph) else SEARCHED
 
 
 def _untouched(group: Group) -> WeightPlan:
