@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/tnmars demo --out build/demo
-	@echo "the reports: build/demo/tensor-train.html and build/demo/block-term.html"
+	@echo "the pages: build/demo/network.html and build/demo/tensor-train.html"
 
 # One worker per core, each with one thread; a worker that is done takes tests from the other.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shrink_section import section
+
 from tnmars.experiments.results import page
 from tnmars.text.tables import markdown as as_table
 
@@ -18,8 +20,9 @@ HEAD = """\
 The results of the experiments over all seeds that were run, next to their targets and to the figures in the
 paper. Every figure comes from a record that names the commit that made it: [toy](results/toy.json),
 [tucker](results/tucker.json), [mnist-2fc](results/mnist-2fc.json), [fit](results/fit.json),
-[demo](results/demo.json), [step](results/step.json). Each run used one thread on a machine with two cores that
-was also doing other work. So times are CPU time, and are left out where only wall-clock time was recorded.
+[shrink](results/shrink.json), [demo](results/demo.json), [step](results/step.json). Each run used one thread on a
+machine with two cores that was also doing other work. So times are CPU time, and are left out where only wall-clock
+time was recorded.
 """
 
 TOY = """\
@@ -69,7 +72,7 @@ def text() -> str:
         if found is not None:
             head, _, rest = page(found).partition("\n\n")
             parts += [head + "\n", words, rest + "\n", *_plots(name)]
-    parts += [*_step(), *_fit(), *_demo()]
+    parts += [*section(), *_step(), *_fit(), *_demo()]
     return "\n".join(parts)
 
 

@@ -134,7 +134,7 @@ def run(
 ) -> None:
     given = task(name, seed)
     if row == "uniform":
-        for rank in UNIFORM.get(name, ()):
+        for rank in ratios or UNIFORM.get(name, ()):
             uniform(name, given, rank, seed, recorder)
         return
     torch.manual_seed(1000 + seed)
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="+", choices=("mnist-2fc", "toy-8", "toy-12", "toy-16", "tucker"))
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--rows", default="untouched")
-    parser.add_argument("--ratios", default="", help="for the rows budgets and random, such as 100,205")
+    parser.add_argument("--ratios", default="", help="for budgets and random, such as 100,205; for uniform, the ranks")
     parser.add_argument("--json", type=Path, default=None)
     for setting, kind in (("rate", float), ("factor", float), ("first", int)):
         parser.add_argument(f"--{setting}", type=kind, default=None)

@@ -86,22 +86,25 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
 def demo(out: str, seed: int, as_json: bool) -> None:
     """Show the whole workflow in a minute, on generated data.
 
-    Two tensors with known ranks are generated, with noise. Each is fitted by a graph whose ranks are too large, the
-    graph is pruned, and the pruned spec, the layer and a report are written.
+    A network is trained while its ranks choose themselves; the curve of size against score is written as a page. Then a
+    tensor with known ranks and noise is fitted by a graph whose ranks are too large, the graph is pruned, and the
+    pruned spec, the layer and a report are written.
     """
     import torch
 
     from tnmars.experiments.demo import run
 
     torch.set_num_threads(1)
-    results = run(Path(out), seed, (lambda text: click.echo(text, err=True)) if as_json else click.echo)
+    curve, results = run(Path(out), seed, (lambda text: click.echo(text, err=True)) if as_json else click.echo)
     if as_json:
         listed = [{"name": r.case.name, "came_back": r.came_back, **r.fitted.as_json()} for r in results]
-        click.echo(json.dumps(listed, indent=1))
+        network = {"name": "network", "reason": curve.reason, "points": curve.table()["points"]}
+        click.echo(json.dumps([network, *listed], indent=1))
         return
     click.echo(
         "\nWhat to do next:\n"
-        f"  open the report {out}/tensor-train.html in a browser\n"
+        f"  open the curve {out}/network.html and the report {out}/tensor-train.html in a browser\n"
+        "  shrink a model of your own: docs/shrink.md\n"
         f"  draw a pruned graph: tnmars show {out}/tensor-train.yaml\n"
         "  fit a tensor of your own: tnmars fit SPEC TARGET\n"
         "  put a layer into your model: docs/masks.md"

@@ -36,7 +36,7 @@ EVERY = 2.0
     help="The rule that selects the ranks: elimination, or a selector with gates, such as annealed or mars.",
 )
 @click.option("--pi", type=float, help="For --selector mars: the prior probability of an open gate [default: 0.01].")
-@click.option("--alpha", type=float, help="For --selector mars: the mean of the initial logits [default: 0].")
+@click.option("--alpha", type=float, help="For --selector mars: the mean of the initial logits [default: 3].")
 @click.option("--error", type=click.FloatRange(0, 1), help="Do not search: the largest relative error.")
 @click.option("--energy", type=click.FloatRange(0, 1), help="Do not search: the share of the squared norm to keep.")
 @click.option("--parameters", type=click.IntRange(1), help="Do not search: the maximum number of parameters.")

@@ -47,16 +47,22 @@ class _Squares(torch.autograd.Function):
 
 def is_first_rank() -> bool:
     """Whether this process writes files: rank 0, or the only process."""
-    return not _has_ranks() or torch.distributed.get_rank() == 0
+    return rank() == 0
 
 
-def _has_ranks() -> bool:
+def rank() -> int:
+    """The number of this process; 0 for the only one."""
+    return torch.distributed.get_rank() if has_ranks() else 0
+
+
+def has_ranks() -> bool:
+    """Whether this is one of several processes that train together."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def from_first_rank(value: Tensor) -> Tensor:
     """Rank 0's value of a tensor, on every rank; without several processes, the value itself. All ranks call it."""
-    if not _has_ranks():
+    if not has_ranks():
         return value
     device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
     shared = value.to(device, copy=True)

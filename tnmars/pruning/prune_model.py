@@ -27,6 +27,7 @@ from tnmars.plan.layout import Weighing
 from tnmars.program.choice import Planner, choose
 from tnmars.pruning.by_rank import Forms, Ranks, by_rank, compiled_layers, take_
 from tnmars.pruning.follow import Change, Followed, check_state, followed, replace_in_, vectors_after
+from tnmars.training.guards import check_logits
 
 MOST_MERGERS = 64
 """The maximum number of mergers of two cores that are planned when a layer is simplified."""
@@ -42,6 +43,9 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         For the name of each layer with gates, the kept indices of each bond. During warm-up all are kept. Under
         several processes rank 0 decides, and all of them must call it.
 
+    Raises:
+        TnmarsError: If the logits of a bond are NaN.
+
     Example:
         >>> import torch, tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
@@ -51,6 +55,7 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         >>> tnmars.keep(layer)
         {'': {'r': (0, 2)}}
     """
+    check_logits(model)
     return {name: layer_keep(layer) for name, layer in layers(model) if layer.masks is not None}
 
 
@@ -168,10 +173,10 @@ def prune_(
         )
     chosen, forms = _decided(model, keep, ranks, energy)
     if forms and optimizer is not None:
-        raise TnmarsError(
-            "ranks and energy change every core of a layer, so the optimizer's state would be meaningless. Nothing was "
-            "changed.\n  Cut without it, prune_(model, ranks=...), and make a new optimizer."
+        text = (
+            "ranks and energy change every core of a layer, so the optimizer's state would be meaningless. Nothing was"
         )
+        raise TnmarsError(f"{text} changed.\n  Cut without it, prune_(model, ranks=...), and make a new optimizer.")
     compiled = compiled_layers(model)
     cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in chosen.items()]
     if optimizer is not None:
@@ -203,6 +208,7 @@ def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Kee
         if all(bool(layer.masks.is_warm) for layer in gated.values() if layer.masks is not None):
             text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
             warnings.warn(text, UserWarning, stacklevel=3)
+        check_logits(model)
         return {name: layer_keep(layer) for name, layer in gated.items()}
     known = compiled_layers(model)
     for name in given:
@@ -353,8 +359,7 @@ def _entries(value: Tensor, index: list[int]) -> Tensor:
 
 def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
     """Mergers of two cores, one after the other, each of which saves parameters and planned time."""
-    rewrites: list[Rewrite] = []
-    tried = 0
+    rewrites, tried = list[Rewrite](), 0
     time = _time(graph, planner)
     pairs = mergeable(graph)
     while pairs and tried < MOST_MERGERS:
@@ -371,8 +376,7 @@ def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
 def _time(graph: Graph, planner: Planner) -> float:
     if not graph.terms:
         return 0.0
-    weighing = Weighing(planner.model)
-    return choose(graph, planner.nominal, weighing, planner.image, planner.optimizer)[0].cost
+    return choose(graph, planner.nominal, Weighing(planner.model), planner.image, planner.optimizer)[0].cost
 
 
 def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Json] | None:
@@ -383,9 +387,8 @@ def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Jso
     before = layer.graph
     if before == after and before.origin is not None:
         return before.origin
-    sizes: dict[str, Json] = {name: bond.size for name, bond in before.bonds.items()}
     earlier = before.origin or {}
-    origin: dict[str, Json] = {"sizes": sizes}
+    origin: dict[str, Json] = {"sizes": {name: bond.size for name, bond in before.bonds.items()}}
     if layer.selector is not None:
         origin["selector"] = layer.selector.settings()
     if step is not None:

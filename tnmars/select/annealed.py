@@ -48,6 +48,7 @@ class Annealed(Selector):
     """
 
     name: ClassVar[str] = "annealed"
+    keeps_more: ClassVar[str] = "lower the first variance of Annealed"
     needs_elimination: ClassVar[bool] = True
 
     samples: int = 1000

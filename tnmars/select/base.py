@@ -36,6 +36,7 @@ class Selector:
             of being open is 1.
         needs_elimination: Whether `tnmars.fit` refines what the gates keep by backward elimination. Otherwise the
             gates alone decide.
+        keeps_more: What to change so that more slices are kept, for warnings.
         price: What a slice costs. `"uniform"`: every slice 1. `"parameters"` and `"macs"`: in proportion to what it
             holds, scaled so that an average slice costs 1. `"bic"`: the parameters that it holds.
         sample_in_eval: Whether gates are sampled in `eval()` too. By default they are then exactly what `prune` keeps.
@@ -63,6 +64,7 @@ class Selector:
     has_gates: ClassVar[bool] = True
     opens_first: ClassVar[bool] = False
     needs_elimination: ClassVar[bool] = False
+    keeps_more: ClassVar[str] = "change the settings of the selector"
     price: str = "uniform"
     sample_in_eval: bool = False
     limits: tuple[float, float] | None = None

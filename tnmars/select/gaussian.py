@@ -44,6 +44,7 @@ class GaussianGates(Selector):
     """
 
     name: ClassVar[str] = "gaussian"
+    keeps_more: ClassVar[str] = "lower strength or raise start_at of GaussianGates"
     opens_first: ClassVar[bool] = True
 
     strength: float = 1.0

@@ -16,6 +16,7 @@ from torch import nn
 
 from tnmars.errors import CheckpointError, Problem
 from tnmars.files import make_folder, write_text
+from tnmars.layer.distributed import is_first_rank
 from tnmars.pruning.by_rank import compiled_layers
 from tnmars.pruning.prune_model import prune
 from tnmars.store.model import load_into, save
@@ -56,7 +57,8 @@ def write_model(folder: str | Path, stage: int, model: nn.Module) -> None:
 def write_table(folder: str | Path, table: Mapping[str, Any]) -> None:
     """Writes the table of a path. Raises `TnmarsError`."""
     data = {"tnmars.curve": VERSION, **encode(dict(table), "curve")}
-    write_text(make_folder(folder) / TABLE, json.dumps(data, indent=1) + "\n")
+    if is_first_rank():
+        write_text(make_folder(folder) / TABLE, json.dumps(data, indent=1) + "\n")
 
 
 def read_table(folder: str | Path) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""A model on the path: its compiled layers in canonical form, what they cost, and the cuts."""
+"""A model on the path: its compiled layers in canonical form, what they cost, and the cuts. Rank 0 decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from tnmars.decomposing.canonical import canonical
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones
+from tnmars.layer.distributed import from_first_rank
 from tnmars.layer.module import TNModule, layers
 from tnmars.models.budget import UNITS
 from tnmars.models.costs import Cost
@@ -122,12 +123,16 @@ class Shrunk:
         for name, layer in self.layers.items():
             forms[name] = canonical(layer.graph, {core: layer.cores.get(core) for core in layer.graph.cores})
         take_(self.layers, forms)
-        return {name: form.weights for name, form in forms.items()}
+        share_(value for layer in self.layers.values() for value in layer.cores.parameters())
+        return {
+            name: {bond: from_first_rank(value) for bond, value in form.weights.items()} for name, form in forms.items()
+        }
 
     def cut_(self) -> None:
         """Cuts the slices of least saliency per unit saved: as many as a stage may lose, or down to a budget."""
         weights = self.gauge_()
-        found = check(self.saliency(self.model, weights), weights)
+        own = check(self.saliency(self.model, weights), weights)
+        found = {name: {bond: from_first_rank(own[name][bond]) for bond in each} for name, each in weights.items()}
         graphs = self.graphs
         order = {name: {bond: _order(value) for bond, value in own.items()} for name, own in found.items()}
         cut = Cut({name: self._layer_slices(name, graph, found[name], order[name]) for name, graph in graphs.items()})
@@ -177,6 +182,15 @@ class Shrunk:
             graph = graphs[name]
             numbers += parameters(graph, own) + (graph.out_features if graph.has_bias else 0)
         return self.prices.of(Cost(numbers, 0, 0.0), unit)
+
+
+@torch.no_grad()
+def share_(values: Iterable[Tensor]) -> None:
+    """Gives all ranks the values of rank 0; without several processes nothing happens."""
+    for value in values:
+        shared = from_first_rank(value)
+        if shared is not value:
+            value.copy_(shared)
 
 
 def _order(saliency: Tensor) -> list[int]:

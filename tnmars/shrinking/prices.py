@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, prod
 
+import torch
 from torch import nn
 
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones, prune
+from tnmars.layer.distributed import from_first_rank
 from tnmars.layer.module import TNModule
 from tnmars.models.costs import Cost
 from tnmars.models.data import Batch
@@ -47,6 +49,7 @@ class Prices:
             self.uses = {name: _use(layer, seen.uses[name]) for name, layer in self.layers.items()}
             macs = max(seen.macs - sum(use.macs for use in seen.uses.values()), 0)
             ms = max((seen.ms or 0.0) - sum(use.ms or 0.0 for use in seen.uses.values()), 0.0)
+            ms = float(from_first_rank(torch.tensor(ms, dtype=torch.float64)))  # it is measured: ranks must agree
         own = {id(value) for layer in self.layers.values() for value in layer.parameters()}
         others = [value for value in model.parameters() if id(value) not in own]
         self.rest = Cost(sum(value.numel() for value in others), macs, ms)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.distributed import from_first_rank, has_ranks, rank
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
 from tnmars.shrinking.curve import Curve
+from tnmars.shrinking.model import share_
 from tnmars.shrinking.saliency import Saliency, from_gradients, from_norms
 from tnmars.shrinking.scores import Given, Score, check_samples, score_of, unknown_error
 from tnmars.shrinking.settings import Staircase
 from tnmars.shrinking.stages import Stage, Stages
 from tnmars.text.numbers import dashed, times
 
+OTHER = 1_000_003
+"""Seeds of two ranks are so far apart."""
 EVERY = 20
 """The bar moves at every such step."""
 
@@ -48,6 +53,8 @@ def shrink(
     The model is trained in short stages, each with a learning rate that falls to 0. Between two stages all layers are
     put into canonical form, and the slices that matter least for each parameter that they hold are cut. So every stage
     ends with a finished model, smaller than the one before. Nothing needs to be tuned. The model given is not changed.
+    Under `torchrun` all processes call it: gradients are averaged over them, rank 0 evaluates and decides each cut, and
+    all return the same curve. Give each process its own part of the data, for example by a `DistributedSampler`.
 
     Without `budget` and `max_drop`, the path ends once the score is 5 standard errors below the best, and the smallest
     model within 2 standard errors is chosen. The standard error is computed from what `evaluate` returns:
@@ -108,6 +115,7 @@ def shrink(
     """
     known = check_samples(samples)
     work = copy.deepcopy(model)
+    share_((*work.parameters(), *work.buffers()))
     with own_random_state(train), torch.enable_grad():
         reseed(seed, "start", 0, train)
         trained = count(train)
@@ -168,18 +176,22 @@ class _Run:
     def score(self) -> Score:
         """The score of the model now."""
         with as_is(self.model), torch.no_grad():
-            return score_of(self.evaluate(self.model.eval()), self.samples)
+            found = score_of(self.evaluate(self.model.eval()), self.samples)
+        figures = torch.tensor([found.value, nan if found.error is None else found.error], dtype=torch.float64)
+        value, error = from_first_rank(figures)
+        return Score(float(value), None if error.isnan() else float(error))
 
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""
         done = 0
         text = ""
         for stage in path:
-            reseed(seed, "stage", stage.number)
+            reseed(seed + OTHER * rank(), "stage", stage.number)
             done = self.train(stage, stream, done, advance, text)
             score = self.score()
             position = {"epoch": stream.epoch, "batch": stream.at}
             stage.report(score, position=position)
+            from_first_rank(torch.zeros(()))  # no rank goes on before rank 0 has written the checkpoint
             point = path.curve.points[-1]
             ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
             text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
@@ -191,8 +203,9 @@ class _Run:
     def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> int:
         """One stage; returns the number of steps so far."""
         self.model.train()
+        trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # anew: parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
-            value = self.loss(call(self.model, inputs), _to(target, self.device))
+            value = self.loss(call(trained, inputs), _to(target, self.device))
             self._check(value, stage, step)
             value.backward()  # type: ignore[no-untyped-call]
             stage.step()

@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
 from tnmars.layer.module import layers
+from tnmars.training.guards import Guards, Value
 
 UNMOVED = 100
 """The number of steps after warm-up within which a gate should have moved."""
@@ -106,6 +107,7 @@ class MaskSchedule:
         self.steps = 0
         self._first: Tensor | None = None
         self._has_warned = False
+        self._guards = Guards(model)
         self._set()
 
     @property
@@ -119,8 +121,19 @@ class MaskSchedule:
         done = max(self.steps - self.warmup_steps, 0)
         return (done // self.every) * self.every / self.decay_steps
 
-    def step(self) -> None:
-        """Advances to the next step: new noise for all gates, and the temperature."""
+    def step(self, loss: Value | None = None, penalty: Value | None = None) -> None:
+        """Advances to the next step: new noise for all gates, and the temperature.
+
+        Args:
+            loss: The loss of the step without the penalty, optional. With it, a warning says when a bond collapses: it
+                comes to its minimum, and the loss is worse than before.
+            penalty: What was added to the loss, optional. With both, a warning says if it outweighs the loss.
+
+        Raises:
+            TnmarsError: If logits of gates have become NaN, which is looked for every 100 steps.
+        """
+        if not self.is_warm:
+            self._guards.step(loss, penalty)
         self.steps += 1
         self._set()
         if self.warmup_steps and self.steps == self.warmup_steps:

@@ -1,0 +1,118 @@
+"""Guards: a collapse, a penalty that outweighs the loss and NaN logits are said once; healthy training says nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import tnmars
+from tnmars import TnmarsError, families
+from tnmars.select import SELECTORS
+from tnmars.training.guards import WINDOW
+
+GRAPH = families.lowrank("linear", inputs=(8,), outputs=(6,), rank=4)
+
+
+def schedule_of(layer: nn.Module) -> tnmars.MaskSchedule:
+    return tnmars.MaskSchedule(layer, total_steps=1000, seed=0)
+
+
+def run(layer: nn.Module, schedule: tnmars.MaskSchedule, loss: float, penalty: float = 0.0) -> list[str]:
+    """The warnings of some steps with this loss; a gate moves in each of them."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(WINDOW):
+            with torch.no_grad():
+                layer.logits()[0].add_(1e-4)
+            schedule.step(loss, penalty)
+    return [str(entry.message) for entry in seen]
+
+
+def shut(layer: nn.Module, count: int) -> None:
+    with torch.no_grad():
+        layer.logits()[0][-count:] = -5.0
+
+
+GATED = [name for name, kind in SELECTORS.items() if kind.has_gates]
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_a_collapse_is_said_once(name: str) -> None:
+    layer = tnmars.compile(GRAPH, selector=SELECTORS[name]())
+    with torch.no_grad():
+        layer.logits()[0].fill_(3.0)
+    schedule = schedule_of(layer)
+    assert run(layer, schedule, 1.0) == []
+    shut(layer, 3)
+    (text,) = run(layer, schedule, 2.0)
+    assert "bond 'r' of layer '' is down to 1 of 4 slices, and the loss has risen from 1 to 2" in text
+    assert SELECTORS[name].keeps_more in text and "mask_lr" in text
+    assert run(layer, schedule, 3.0) == []
+
+
+def test_healthy_training_says_nothing() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert run(layer, schedule, 1.0, 0.1) == []
+    shut(layer, 3)
+    assert run(layer, schedule, 0.9, 0.1) == []  # fewer slices, but no worse
+    assert run(layer, schedule, 0.95, 0.1) == []  # within the noise
+    with torch.no_grad():
+        layer.logits()[0][:] = 2.0
+    assert run(layer, schedule, 2.0, 0.1) == []  # worse, but nothing is at its minimum
+
+
+def test_a_closed_start_is_no_collapse() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars.closed(alpha=-4.0))
+    schedule = schedule_of(layer)
+    assert [len(kept) for kept in tnmars.keep(layer)[""].values()] == [1]
+    assert run(layer, schedule, 1.0) == []
+    assert run(layer, schedule, 2.0) == []
+
+
+def test_a_penalty_that_outweighs_the_loss_is_said_once() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert run(layer, schedule, 0.5, 0.4) == []
+    (text,) = run(layer, schedule, 0.5, 20.0)
+    assert "the penalty of the gates, 20, outweighs the loss, 0.5" in text
+    assert "/ len(data)" in text
+    assert run(layer, schedule, 0.5, 20.0) == []
+
+
+def test_tensors_are_taken_as_they_are() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    with pytest.warns(UserWarning, match="outweighs the loss"):
+        for _ in range(WINDOW):
+            with torch.no_grad():
+                layer.logits()[0].add_(1e-4)
+            loss = layer(torch.randn(4, 8)).square().mean()
+            schedule.step(0.0 * loss, tnmars.penalty(layer))
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_logits_that_are_nan_are_an_error(name: str) -> None:
+    model = nn.Sequential(nn.ReLU(), tnmars.compile(GRAPH, selector=SELECTORS[name]()))
+    schedule = schedule_of(model)
+    with torch.no_grad():
+        model[1].logits()[0][1] = torch.nan
+    words = "the logits of bond 'r' of layer '1' are NaN: training has diverged"
+    for action in (lambda: tnmars.keep(model), lambda: tnmars.prune(model), lambda: tnmars.prune_(model)):
+        with pytest.raises(TnmarsError, match=words):
+            action()
+    with pytest.raises(TnmarsError, match=words):
+        for _ in range(WINDOW):
+            schedule.step()
+
+
+def test_gates_are_open_by_default() -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        layer = tnmars.compile(families.lowrank("linear", inputs=(50,), outputs=(60,), rank=40), selector=tnmars.Mars())
+        assert tnmars.keep(layer) == {"": {"r": tuple(range(40))}}
+    assert tnmars.Mars.closed() == tnmars.Mars(pi=1e-2, alpha=-1.75)
+    assert tnmars.Mars.closed(alpha=-3.0, price="macs").price == "macs"
