@@ -7,6 +7,7 @@ torchrun.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def main(mode: str, folder: str) -> None:
     (Path(folder) / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if dist.is_initialized():
         dist.barrier()
-        dist.destroy_process_group()
+        os._exit(0)  # taking the process group down has hung here, after all work was done
 
 
 if __name__ == "__main__":
