@@ -21,7 +21,7 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.families import FAMILIES
 from tnmars.graph import Core, Edge, Graph, Operand, Role, Term, topology
 from tnmars.graph.factor import factor
-from tnmars.graph.rewrite import prune
+from tnmars.graph.rewrite import prune, widen
 from tnmars.spec import loads, read
 
 INVALID = Path(__file__).parent / "golden" / "invalid"
@@ -153,6 +153,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "keep_unknown": lambda: prune(_linear(), {"s": [0]}),
     "keep_text": lambda: prune(_linear(), {"r": ["0"]}),  # type: ignore[list-item]
     "keep_order": lambda: prune(_linear(), {"r": [1, 0]}),
+    "widen_unknown": lambda: widen(_linear(), {"s": 3}),
+    "widen_smaller": lambda: widen(_linear(), {"r": 1}),
     "cut_unknown": lambda: topology.cut(_linear(), _linear().terms[0], "s"),
     "factor_size": lambda: factor(0, 3),
     "factor_order": lambda: factor(8, 3, order="up"),

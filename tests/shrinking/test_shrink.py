@@ -275,6 +275,13 @@ def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.pt")) and not list(tmp_path.glob("*.pkl"))
 
 
+def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(0))
+    with pytest.raises(CheckpointError, match="is a path with seed 1, but seed is 2"):
+        shrunk(budget=70, checkpoint=tmp_path, seed=2)
+
+
 def test_a_curve_is_saved_and_loaded(tmp_path: Path) -> None:
     curve = shrunk(budget=["1.2x", 70])
     curve.save(tmp_path / "curve")

@@ -193,6 +193,28 @@ def test_a_stage_needs_one_score() -> None:
         stage.report(0.5)
 
 
+def test_a_stage_that_was_left_early_is_not_cut_twice() -> None:
+    model = model_of()
+    path = tnmars.Stages(model, budget=60)
+    for stage in path:
+        if stage.number == 1:
+            break
+        stage.report(0.5)
+    size_now = size(model)
+    again = next(iter(path))
+    assert again is stage and size(model) == size_now
+
+
+def test_slices_that_save_nothing_end_the_path_with_an_error() -> None:
+    model = nn.Sequential(model_of()[0])
+    path = tnmars.Stages(model, budget="1.2x macs")
+    path._shrunk.prices.weight = lambda *given: 1.0  # type: ignore[method-assign]
+    stages = iter(path)
+    next(stages).report(0.5)
+    with pytest.raises(TnmarsError, match="no slice that is left saves any macs"):
+        next(stages)
+
+
 def test_without_goals_a_score_needs_its_error() -> None:
     stage = next(iter(tnmars.Stages(model_of())))
     with pytest.raises(TnmarsError, match="the standard error of the score is not known"):

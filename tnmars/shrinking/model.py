@@ -146,6 +146,9 @@ class Shrunk:
             for name, sizes in cut.ranks.items()
             if any(size < graphs[name].bonds[bond].size for bond, size in sizes.items())
         }
+        if not keep:
+            text = f"no slice that is left saves any {self.goals.unit}, so the path cannot go on."
+            raise TnmarsError(Problem(text, "Give the budget in parameters."))
         prune_(self.model, None, keep, keep_gates=True)
 
     def _layer_slices(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.layer.distributed import from_first_rank, has_ranks, rank
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
@@ -132,6 +132,9 @@ def shrink(
             saliency=rule,
             checkpoint=checkpoint,
         )
+        if path.position is not None and path.position.get("seed", seed) != seed:
+            text = f"{checkpoint}: is a path with seed {path.position['seed']}, but seed is {seed}."
+            raise CheckpointError(Problem(text, "Give the same seed, or another folder."))
         if path.is_finished:
             return path.curve
         if path.position is None:
@@ -189,7 +192,7 @@ class _Run:
             reseed(seed + OTHER * rank(), "stage", stage.number)
             done = self.train(stage, stream, done, advance, text)
             score = self.score()
-            position = {"epoch": stream.epoch, "batch": stream.at}
+            position = {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
             stage.report(score, position=position)
             from_first_rank(torch.zeros(()))  # no rank goes on before rank 0 has written the checkpoint
             point = path.curve.points[-1]

@@ -159,6 +159,7 @@ class Stages:
         self._points: list[Point] = []
         self._steps, self._clock = 0, time.perf_counter()
         self._is_finished = False
+        self._stage: Stage | None = None
         if checkpoint is not None:
             self._template = copy.deepcopy(model)
             self._record = Record(self.settings, self._goals.words, self._shrunk.ranks())
@@ -192,22 +193,28 @@ class Stages:
 
     def __iter__(self) -> Iterator[Stage]:
         while not self._is_finished:
-            if self._points:
-                self._shrunk.cut_()
-            number = self._points[-1].stage + 1 if self._points else 0
-            stage = Stage(self, number, self._shrunk.steps(self.settings, is_first=not self._points))
+            stage = self._stage if self._stage is not None and not self._stage.is_reported else self._next()
+            self._stage = stage
             yield stage
             if not stage.is_reported:
                 raise TnmarsError(
                     f"stage {stage.number} has no score.\n  Call stage.report(score) at the end of each stage."
                 )
 
+    def _next(self) -> Stage:
+        """Cuts the model, unless it is at its start, for a new stage."""
+        if not self._points:
+            return Stage(self, 0, self._shrunk.steps(self.settings, is_first=True))
+        self._shrunk.cut_()
+        return Stage(self, self._points[-1].stage + 1, self._shrunk.steps(self.settings, is_first=False))
+
     def _report(self, stage: Stage, score: Score, position: Mapping[str, int] | None) -> None:
         if self._goals.needs_error and score.error is None:
             raise unknown_error()
         self._steps += stage.done or stage.steps
-        make = held(self.model)
-        if self._checkpoint is not None:
+        if self._checkpoint is None:
+            make = held(self.model)
+        else:
             write_model(self._checkpoint, stage.number, self.model)
             make = stored(self._checkpoint, stage.number, self._template)
         cost = self._shrunk.cost()
