@@ -1,4 +1,4 @@
-"""The short way through `forward`: the same bits as the general way, and only where nothing must be prepared."""
+"""The fast path through `forward`: the same bits as the general path, and only where nothing must be prepared."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torch.nn.utils import parametrize
 import tnmars
 from tnmars import Graph, TNModule
 from tnmars.layer import module, quick
-from tnmars.layer.quick import is_ordinary
+from tnmars.layer.quick import ordinary
 
 
 @pytest.fixture
 def general(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A note for every pass that takes the general way."""
+    """A note for every pass that takes the general path."""
     notes: list[str] = []
     way = module.forward
 
@@ -36,7 +36,7 @@ def general(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield notes
 
 
-def by_the_general_way(layer: TNModule, x: Tensor) -> Tensor:
+def by_the_general_path(layer: TNModule, x: Tensor) -> Tensor:
     return module.forward(layer, (x,), {})
 
 
@@ -47,16 +47,16 @@ def by_the_general_way(layer: TNModule, x: Tensor) -> Tensor:
     grad=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_both_ways_give_the_same_bits(graph: Graph, batch: int, grad: bool, seed: int) -> None:
+def test_both_paths_give_the_same_bits(graph: Graph, batch: int, grad: bool, seed: int) -> None:
     """Outputs and gradients; and the first is right, by the oracle."""
     problem = oracle.problem(graph, batch, seed, image=(3, 2, 2))
     layer = oracle.compiled(graph, dtype=torch.float64)
     oracle.load(layer, problem)
     (x,) = problem.inputs
-    assert is_ordinary(x, layer._fits, layer.dtype)
+    assert ordinary(x, layer._fits, layer.dtype) is x
     with torch.set_grad_enabled(grad):
         for _ in range(2):
-            found, wanted = layer(x), by_the_general_way(layer, x)
+            found, wanted = layer(x), by_the_general_path(layer, x)
             assert torch.equal(found, wanted)
             assert found.requires_grad == wanted.requires_grad
     assert oracle.error(found, problem.answer()) <= EXACT
@@ -67,7 +67,7 @@ def test_both_ways_give_the_same_bits(graph: Graph, batch: int, grad: bool, seed
 
 
 @pytest.mark.parametrize("graph", [LINEAR, CONV])
-def test_ordinary_inputs_take_the_short_way_and_others_do_not(graph: Graph, general: list[str]) -> None:
+def test_ordinary_inputs_take_the_fast_path_and_others_do_not(graph: Graph, general: list[str]) -> None:
     layer = tnmars.compile(graph)
     (x,) = inputs_of(graph)
     layer(x)
@@ -76,7 +76,7 @@ def test_ordinary_inputs_take_the_short_way_and_others_do_not(graph: Graph, gene
     assert not general
     layer(input=x)
     layer(nn.Parameter(x))
-    layer(x[0])
+    layer(x[0] if graph.kernel_size else x.requires_grad_(False).as_subclass(Sub))
     with torch.autocast("cpu"):
         assert layer(x).dtype == torch.bfloat16
     with tnmars.cached(layer), torch.no_grad():
@@ -87,7 +87,7 @@ def test_ordinary_inputs_take_the_short_way_and_others_do_not(graph: Graph, gene
     assert len(general) == 8
 
 
-def test_a_layer_with_gates_takes_the_general_way(general: list[str]) -> None:
+def test_a_layer_with_gates_takes_the_general_path(general: list[str]) -> None:
     layer = tnmars.compile(LINEAR, selector=tnmars.Mars())
     layer(*inputs_of(LINEAR))
     assert general
@@ -112,12 +112,12 @@ def test_other_cores_are_seen_at_once() -> None:
         before = layer(x)
         change()
         assert not torch.equal(layer(x), before)
-        assert torch.equal(layer(x), by_the_general_way(layer, x))
+        assert torch.equal(layer(x), by_the_general_path(layer, x))
     layer.double()
-    assert oracle.error(layer(x.double()), by_the_general_way(layer, x.double())) == 0
+    assert oracle.error(layer(x.double()), by_the_general_path(layer, x.double())) == 0
 
 
-def test_copies_and_pickles_have_a_short_way_of_their_own() -> None:
+def test_copies_and_pickles_have_a_fast_path_of_their_own() -> None:
     layer = tnmars.compile(LINEAR)
     (x,) = inputs_of(LINEAR)
     wanted = layer(x)
@@ -128,6 +128,35 @@ def test_copies_and_pickles_have_a_short_way_of_their_own() -> None:
                 value.mul_(-3.0)
         assert not torch.equal(made(x), wanted)
         assert torch.equal(layer(x), wanted)
+
+
+class Sub(Tensor):
+    """A tensor that may do anything."""
+
+
+@pytest.mark.parametrize("shape", [(8,), (5, 8), (2, 5, 8), (2, 0, 8), (3, 1, 2, 8)])
+def test_rows_of_any_number_of_axes_take_the_fast_path(shape: tuple[int, ...], general: list[str]) -> None:
+    graph = tnmars.families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2)
+    layer, x = tnmars.compile(graph), torch.randn(shape)
+    frozen = tnmars.freeze(layer, "fast")
+    found = [layer(x), frozen(x)]
+    assert not general
+    torch.testing.assert_close(found[0], nn.functional.linear(x, layer.dense(), layer.bias))
+    assert [torch.equal(each, by_the_general_path(way, x)) for each, way in zip(found, (layer, frozen), strict=True)]
+
+
+@pytest.mark.parametrize("graph", [LINEAR, CONV])
+def test_layers_without_numbers_take_the_fast_path(graph: Graph) -> None:
+    """On the meta device, which has no autocast."""
+    layer = tnmars.compile(graph, device="meta")
+    (x,) = inputs_of(graph)
+    assert layer(x.to("meta")).shape == tnmars.compile(graph)(x).shape
+
+
+def test_a_trace_remembers_nothing() -> None:
+    layer = tnmars.compile(LINEAR)
+    torch.jit.trace(layer, inputs_of(LINEAR), check_trace=False)
+    assert all(type(batch) is int for batch, _ in layer._recent)
 
 
 class Twice(nn.Module):

@@ -162,6 +162,20 @@ def test_loss_that_becomes_nan_restores_the_model() -> None:
     assert small.training
 
 
+def test_a_loss_that_overflows_lowers_default_rates_too() -> None:
+    """In the first half of a run; given rates, and later overflows, are errors as before."""
+    small, dense = pair()
+    calls = iter(range(1000))
+
+    def loss(one: Tensor, other: Tensor) -> Tensor:
+        number = next(calls)
+        return (one - other).square().mean() * (torch.inf if 2 < number <= 3 else 1.0)
+
+    done = tnmars.match_(small, dense, list(X.split(20)), loss=loss, held_out=[X[:20]])
+    assert done.share == 0.25
+    assert done.after <= done.before
+
+
 def test_a_half_precision_model_is_told_to_train_in_float32() -> None:
     small, dense = (model.half() for model in pair())
     start = states(small)
@@ -183,13 +197,14 @@ def test_default_rates_are_lowered_while_the_model_gets_worse(
     monkeypatch.setattr(matching._Run, "distance", lambda run: next(distances))
     step = matching._Run._step
 
-    def noted(run: matching._Run, optimizer: torch.optim.Adam, batch: object, at: int, total: int) -> float:
+    def noted(run: matching._Run, optimizer: torch.optim.Adam, batch: object) -> float:
+        at, total = len(seen) + 1, 10
         is_start = all(
             torch.equal(one, other) for one, other in zip(states(small).values(), start.values(), strict=True)
         )
         rate = optimizer.param_groups[0]["lr"] / matching.annealed(at, total, matching.RAMP) if at < total else 0.0
         seen.append((rate, is_start, len(optimizer.state)))
-        return step(run, optimizer, batch, at, total)
+        return step(run, optimizer, batch)
 
     monkeypatch.setattr(matching._Run, "_step", noted)
     done = tnmars.match_(small, dense, list(X.split(20)), steps=10, lr=lr)

@@ -17,7 +17,7 @@ from torch import nn
 import tnmars
 from tnmars import Graph, ShapeError, TnmarsError, TNModule
 from tnmars.graph.counts import count
-from tnmars.layer.quick import is_ordinary
+from tnmars.layer.quick import ordinary
 from tnmars.program import choice
 from tnmars.ship import freezing
 from tnmars.ship.frozen import FrozenLayer
@@ -388,7 +388,6 @@ def test_layers_are_frozen_for_what_they_get(
     assert first[0].stride() == x.stride()
     assert all(isinstance(part, FrozenLayer) for part in (frozen.first, frozen.second, frozen.spare))
     assert oracle.error(frozen(x, scale=2.0), model(x, scale=2.0)) <= 1e-5
-    assert "compute" not in model.first.__dict__
 
 
 @pytest.mark.parametrize(
@@ -426,6 +425,75 @@ def test_a_model_that_is_faster_with_dense_weights_gets_them(monkeypatch: pytest
     assert not tnmars.freeze(model, "fast", example=x, tune=True).first.form.frame.dense
 
 
+class Stateful(nn.Module):
+    """Counts its passes, draws random numbers, and chooses dtypes."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = tnmars.compile(LINEAR)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        with torch.autocast("cpu"):
+            return self.layer(x + 0 * torch.rand_like(x)) + self.seen
+
+
+@pytest.mark.parametrize("tune", [False, True])
+def test_passes_over_an_example_leave_no_trace(tune: bool) -> None:
+    model = Stateful().eval()
+    x = torch.randn(4, model.layer.in_features)
+    state = torch.get_rng_state()
+    frozen = tnmars.freeze(model, "fast", example=x, tune=tune)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (float(model.seen), float(frozen.seen)) == (0.0, 0.0)
+    assert oracle.error(frozen(x), model(x)) <= 1e-2
+
+
+@every_form
+def test_layers_that_are_copied_are_frozen_for_an_example(form: str) -> None:
+    """A layer without terms, and a tensor that keeps its cores."""
+    graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2)
+    empty = nn.Sequential(tnmars.compile(graph))
+    tnmars.prune_(empty, keep={"0": {"r": ()}})
+    x = torch.randn(3, 6)
+    assert torch.equal(tnmars.freeze(empty, form, example=x, tune=True)(x), empty(x))
+    entries = tnmars.compile(tnmars.families.tt("tensor", free=(4, 5, 6), rank=2))
+    index = torch.zeros(7, 3, dtype=torch.int64)
+    assert oracle.error(tnmars.freeze(entries, form, example=index)(index), entries(index)) <= 1e-5
+
+
+def test_a_table_is_timed_with_all_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the whole table is in the race, as torch's own layer would have it."""
+    raced: list[tuple[int, list[int]]] = []
+
+    def times(race: tuning.Race, forms: list, behind: float = 1.5) -> list[float]:
+        raced.append((race.inputs[0].numel(), [len(form.program.parts) for form in forms]))
+        return [float(len(form.program.parts)) for form in forms]
+
+    monkeypatch.setattr(tuning, "_times", times)
+    monkeypatch.setattr(tuning, "HOPELESS", (1e9, 1e9))
+    layer = tnmars.Embedding(1000, 64, family="tt", rank=8)
+    index = torch.randint(0, 50, (64, 64))
+    frozen = tnmars.freeze(layer, "fast", example=index, tune=True)
+    assert {tokens for tokens, _ in raced} == {4096}
+    assert any(1 in parts for _, parts in raced)
+    assert frozen.is_table
+    assert oracle.error(frozen(index), layer(index)) <= 1e-5
+
+
+def test_a_parametrized_or_trained_bias_of_a_frozen_layer_is_used() -> None:
+    x = torch.randn(3, LINEAR.in_features)
+    frozen = tnmars.freeze(tnmars.compile(LINEAR), "fast")
+    wanted = frozen(x) + 1
+    trained = nn.Parameter(frozen.bias + 1)
+    del frozen.bias
+    frozen.bias = trained
+    torch.testing.assert_close(frozen(x), wanted)
+
+
 def test_wrong_examples_are_refused() -> None:
     model = Images()
     with pytest.raises(TnmarsError) as caught:
@@ -439,7 +507,7 @@ def test_wrong_examples_are_refused() -> None:
     assert str(caught.value) == "both example and image are given.\n  An example has all sizes: give it alone."
 
 
-# --- the short way through `forward` ---------------------------------------------------------------------------------
+# --- the fast path through `forward` ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=cases(500))
@@ -449,7 +517,7 @@ def test_wrong_examples_are_refused() -> None:
     batch=st.sampled_from((3, 1, 0, 300)),
     seed=st.integers(0, 2**31),
 )
-def test_the_short_way_gives_the_same_bits(graph: Graph, form: str, batch: int, seed: int) -> None:
+def test_the_fast_path_gives_the_same_bits(graph: Graph, form: str, batch: int, seed: int) -> None:
     problem = oracle.problem(graph, batch, seed, image=(3, 2, 2))
     layer = oracle.compiled(graph, dtype=torch.float64)
     oracle.load(layer, problem)
@@ -460,31 +528,32 @@ def test_the_short_way_gives_the_same_bits(graph: Graph, form: str, batch: int, 
     assert torch.equal(found, frozen(*problem.inputs))
 
 
-def ordinary(layer: FrozenLayer | TNModule, x: torch.Tensor) -> bool:
-    return is_ordinary(x, layer._fits, layer.dtype)
+def takes(layer: FrozenLayer | TNModule, x: torch.Tensor) -> bool:
+    """Whether a layer takes the fast path for an input."""
+    return ordinary(x, layer._fits, layer.dtype) is not None
 
 
 @pytest.mark.parametrize("graph", [LINEAR, CONV])
-def test_only_ordinary_inputs_take_the_short_way(graph: Graph) -> None:
+def test_only_ordinary_inputs_take_the_fast_path(graph: Graph) -> None:
     frozen = tnmars.freeze(tnmars.compile(graph), "fast")
     assert isinstance(frozen, FrozenLayer)
     (x,) = inputs_of(graph)
-    assert ordinary(frozen, x)
-    assert not ordinary(frozen, nn.Parameter(x)), "a subclass may do anything"
-    assert not ordinary(frozen, x.double())
-    assert not ordinary(frozen, x[0]), "without a batch"
-    assert not ordinary(frozen, x[:, :-1])
+    assert takes(frozen, x)
+    assert not takes(frozen, nn.Parameter(x)), "a subclass may do anything"
+    assert not takes(frozen, x.double())
+    assert takes(frozen, x[0]) == (graph is LINEAR), "an image without a batch is prepared"
+    assert not takes(frozen, x[:, :-1])
     with torch.autocast("cpu"):
-        assert not ordinary(frozen, x)
+        assert not takes(frozen, x)
         assert frozen(x).dtype == torch.bfloat16
-    assert ordinary(frozen, x), "and after the block again"
+    assert takes(frozen, x), "and after the block again"
 
 
-def test_an_image_that_is_too_small_takes_no_short_way() -> None:
+def test_an_image_that_is_too_small_takes_no_fast_path() -> None:
     graph = tnmars.families.tucker2("conv", **SQUARE, ranks=(4, 4), options={"dilation": 2, "padding": 1})
     frozen = tnmars.freeze(tnmars.compile(graph), "fast")
     assert isinstance(frozen, FrozenLayer)
-    assert ordinary(frozen, torch.ones(1, 8, 3, 3))
+    assert takes(frozen, torch.ones(1, 8, 3, 3))
     assert frozen(torch.ones(1, 8, 3, 3)).shape == (1, 8, 1, 1)
     with pytest.raises(ShapeError, match="length 2 along spatial axis 2"):
         frozen(torch.ones(1, 8, 3, 2))

@@ -59,6 +59,14 @@ class Window:
         room = length + sum(self.sides(axis)) - self.reach(axis)
         return max(0, room // self.stride[axis] + 1)
 
+    def least_length(self, axis: int) -> int:
+        """The shortest input that has an output.
+
+        >>> Window(kernel=(3,), stride=(2,), dilation=(2,), padding=(1,)).least_length(0)
+        3
+        """
+        return max(1, self.reach(axis) - sum(self.sides(axis)))
+
 
 def _each(value: object, count: int) -> tuple[int, ...]:
     """A setting for every axis, from one number for all or one for each."""

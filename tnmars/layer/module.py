@@ -23,7 +23,7 @@ from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
 from tnmars.layer.open_slices import Opening, level_of, nearby
-from tnmars.layer.quick import Ready, Recent, fitting, is_ordinary
+from tnmars.layer.quick import Ready, Recent, fitting, ordinary, shaped
 from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
@@ -199,19 +199,20 @@ class TNModule(Shell):
         self._fits, self._recent = fitting(self.graph), Recent()
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """The output. An ordinary input of a layer without gates goes to the emitted code after one check."""
+        """The output. An ordinary input of a layer without gates takes the fast path."""
         if len(inputs) == 1 and not named and self.masks is None and self.cached is None:
             x, anchor = inputs[0], self._buffers["_anchor"]
-            if is_ordinary(x, self._fits, anchor.dtype):  # type: ignore[union-attr]
-                key = (x.shape[0], torch.is_grad_enabled())
-                ready = self._recent.get(key) or self._remembered(key)
-                if ready is not None and ready.cores is self._modules["cores"]:
-                    output = ready.run(inputs, self._parameters)
-                    if output is not None:
-                        return output
+            rows = ordinary(x, self._fits, anchor.dtype)  # type: ignore[union-attr]
+            ready = None if rows is None else self._ready_for((rows.shape[0], torch.is_grad_enabled()))
+            output = None if rows is None or ready is None else ready.run(rows, self._parameters)
+            if rows is not None and output is not None:
+                return shaped(output, x, rows)
         return super().forward(*inputs, **named)
 
-    def _remembered(self, key: tuple[int, bool]) -> Ready | None:
+    def _ready_for(self, key: tuple[int, bool]) -> Ready | None:
+        found = self._recent.get(key)
+        if found is not None and found.cores is self._modules["cores"]:
+            return found
         if self._weight is None:
             return None
         made = self._pick(key[0], "train" if key[1] else "infer")

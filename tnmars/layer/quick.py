@@ -1,7 +1,7 @@
-"""The short way through a layer's `forward`: an ordinary input goes to the emitted code after one check.
+"""The fast path through a layer's `forward`: an ordinary input goes to the emitted code after one check.
 
 Checks, lookups of attributes and the choice of a plan take longer than the arithmetic of a small layer. All other
-inputs take the general way, which computes the same for ordinary ones too.
+inputs take the general path, which computes the same for ordinary ones.
 """
 
 from __future__ import annotations
@@ -17,29 +17,40 @@ from tnmars.graph import Graph
 from tnmars.layer.code import Code
 from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
+from tnmars.layer.kinds.base import is_autocast
 
 BATCHES = 32
 """The number of batch sizes whose code is remembered, with and without gradients."""
 
-Fits = Callable[[Tensor], bool]
+Fits = Callable[[Tensor], Tensor | None]
 
 
 def fitting(graph: Graph) -> Fits | None:
-    """The test of a kind for shapes that its emitted code takes as they are; None if it has no such shapes."""
+    """From an input to what the emitted code takes, or None if its shape does not fit; see `LayerKind.fitting`."""
     make = kind_of(graph).fitting
     return None if make is None else make(graph)
 
 
-def is_ordinary(x: Tensor, fits: Fits | None, dtype: torch.dtype) -> bool:
-    """Whether an input needs no preparation: a plain tensor of the layer's dtype, with a shape that fits."""
-    return (
-        fits is not None
-        and type(x) is Tensor
-        and not torch.compiler.is_compiling()
-        and x.dtype is dtype
-        and fits(x)
-        and not torch.is_autocast_enabled(x.device.type)
-    )
+def ordinary(x: Tensor, fits: Fits | None, dtype: torch.dtype) -> Tensor | None:
+    """What the emitted code takes for an ordinary input: a plain tensor of the layer's dtype, whose shape fits.
+
+    None for any other input, and while torch traces or chooses dtypes.
+    """
+    if (
+        fits is None
+        or type(x) is not Tensor
+        or x.dtype is not dtype
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        or is_autocast(x)
+    ):
+        return None
+    return fits(x)
+
+
+def shaped(output: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+    """The output for an input whose rows were computed: with the leading axes of the input."""
+    return output if rows is x else output.reshape(*x.shape[:-1], output.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +65,17 @@ class Ready:
     def of(cls, code: Code, cores: Cores) -> Ready:
         return cls(code, cores, tuple(map(cores.place, code.cores)))
 
-    def run(self, inputs: tuple[Tensor, ...], own: dict[str, Any]) -> Tensor | None:
+    def run(self, rows: Tensor, own: dict[str, Any]) -> Tensor | None:
         """The output, with the bias among a layer's own parameters. None if torch has parametrized one of them."""
         try:
             given, bias = [held[name] for held, name in self.places], own["bias"]
         except KeyError:
             return None
-        return self.code(inputs, bias, self.code.fold(*given))
+        return self.code((rows,), bias, self.code.fold(*given))
 
 
 class Recent(dict[tuple[int, bool], Ready]):
-    """What is ready for some batches, with and without gradients."""
+    """The code that was used for recent batch sizes, with and without gradients."""
 
     def remember(self, key: tuple[int, bool], ready: Ready) -> Ready:
         if len(self) >= 2 * BATCHES:

@@ -31,7 +31,7 @@ from tnmars.program.expected import evaluate, parameter_terms
 
 Sizes = Mapping[str, int]
 STEPS = 10
-"""Rounds of least squares over the cores of a graph that is no tree, to see what it loses."""
+"""Rounds of least squares over the cores of a graph that is not a tree, to see what it loses."""
 SIZES = 5
 """The number of sizes of such a graph that are decomposed, from the widest to the narrowest."""
 
@@ -71,7 +71,7 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
 
 
 def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
-    """The choices of a graph that is no tree: the order of its slices from the widest, losses from a few sizes."""
+    """The choices of a graph that is not a tree: the order of its slices from the widest, losses from a few sizes."""
     norm = _norm(as_matrix(candidate.graph.kind, weight.double()), metric)
 
     def made(graph: Graph) -> tuple[Decomposed, float]:
@@ -87,7 +87,7 @@ def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choi
         {round((len(path) - 1) * (at / (SIZES - 1)) ** 0.5) for at in range(SIZES)}
     )  # denser at the narrow end
     losses = [lost if path[at].graph == wide.graph else made(path[at].graph)[1] for at in marks]
-    rising = np.maximum.accumulate(np.maximum(losses, 1e-30 * max(norm, 1e-300)))
+    rising = np.maximum.accumulate(np.maximum(losses, np.finfo(float).tiny))
     sizes = np.log([choice.parameters for choice in path])
     between = np.exp(np.interp(-sizes, -sizes[marks], np.log(rising)))
     return [replace(choice, loss=float(loss)) for choice, loss in zip(path, between, strict=True)]

@@ -59,9 +59,10 @@ class Matched:
         return self.best > 0
 
     def __str__(self) -> str:
-        if not self.is_better:
-            return f"no state of {self.steps:,} steps was better on held-out data ({self.before:.4g}): nothing changed"
         lower = "" if self.share == 1 else f", rates lowered to 1/{round(1 / self.share)}"
+        if not self.is_better:
+            steps = f"{self.steps:,} steps{lower}"
+            return f"no state of {steps} was better on held-out data ({self.before:.4g}): nothing changed"
         return f"held-out distance {self.before:.4g} -> {self.after:.4g} (step {self.best:,} of {self.steps:,}{lower})"
 
 
@@ -351,15 +352,18 @@ class _Run:
             step += 1
             for group, rate in zip(optimizer.param_groups, highest, strict=True):
                 group["lr"] = share * rate * annealed(step, total, RAMP)
-            loss = self._step(optimizer, following, step, total)
+            loss = self._step(optimizer, following)
+            may_lower = lr is None and 2 * step <= total
+            if not isfinite(loss) and not may_lower:
+                raise self._not_finite(loss, step, total)
             following = next(stream, None) if step < total else None
-            if step not in checks and following is not None:
+            if step not in checks and following is not None and isfinite(loss):
                 advance(step, f"loss {loss:.3g}, best held out {best:.3g}")
                 continue
-            found = self.distance()
+            found = self.distance() if isfinite(loss) else inf
             if found < best:
                 best, best_step, best_state = found, step, self._state()
-            elif lr is None and not found <= before and 2 * step <= total:
+            elif may_lower and not found <= before:
                 self._put(best_state)
                 optimizer, share = self._optimizer(), share / LOWER
             if watch is not None:
@@ -371,17 +375,20 @@ class _Run:
     def _optimizer(self) -> torch.optim.Adam:
         return torch.optim.Adam([{"params": [value]} for value in self.parameters])
 
-    def _step(self, optimizer: torch.optim.Adam, batch: Batch, step: int, total: int) -> float:
-        """One step of the optimizer; returns the loss before it."""
+    def _step(self, optimizer: torch.optim.Adam, batch: Batch) -> float:
+        """One step of the optimizer, unless the loss is not finite; returns the loss before it."""
         with torch.no_grad():
             targets = self.dense(batch)
         optimizer.zero_grad()
-        value = float((loss := self.loss(batch, targets)).detach())
-        if not isfinite(value):
-            text = f"the loss became {'infinite' if abs(value) == inf else 'NaN'} at step {step:,} of {total:,}."
-            is_half = any(value.dtype == torch.float16 for value in self.parameters)
-            fix = "Train in float32: model.float()." if is_half else "Try a lower rate, such as lr=1e-4."
-            raise TnmarsError(Problem(text, f"The model is as it was. {fix}"))
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        loss = self.loss(batch, targets)
+        value = float(loss.detach())
+        if isfinite(value):
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
         return value
+
+    def _not_finite(self, value: float, step: int, total: int) -> TnmarsError:
+        text = f"the loss became {'infinite' if abs(value) == inf else 'NaN'} at step {step:,} of {total:,}."
+        is_half = any(value.dtype == torch.float16 for value in self.parameters)
+        fix = "Train in float32: model.float()." if is_half else "Try a lower rate, such as lr=1e-4."
+        return TnmarsError(Problem(text, f"The model is as it was. {fix}"))

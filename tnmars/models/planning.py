@@ -30,7 +30,7 @@ from tnmars.models.weighing import Watch, Weighed, Whole, allocated
 STEPS = 4
 """Rounds of weighted least squares over the cores, after a start that is close: more gain little."""
 SEARCHED, STARTS = 30, 1
-"""The rounds and the random starts of graphs that are no trees. Starts of a trained weight end with similar losses."""
+"""The rounds and the random starts of graphs that are not trees. Starts of a trained weight end with similar losses."""
 TRIES = 8
 """How many sizes are tried to find the smallest model within a drop of a metric."""
 

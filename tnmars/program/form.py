@@ -254,6 +254,11 @@ def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
     return cost
 
 
+def has_weight(graph: Graph, form: Form) -> bool:
+    """Whether a form uses the dense weight: torch's own layer does the rest, or rows are taken from the whole table."""
+    return bool(form.frame.dense) or (graph.is_lookup and len(form.program.parts) == 1)
+
+
 def peak(form: Form) -> int:
     """The most numbers that a program holds at once, inputs and cores aside, at the lengths it was made for."""
     sites = form.sites()

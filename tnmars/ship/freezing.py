@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from tnmars.layer.module import Shell, TNModule, layers
 from tnmars.models.data import Batch, call, device_of, example_batch
 from tnmars.models.parametrize import restore_
 from tnmars.models.rebuilt import found, rebuilt_in
+from tnmars.program.form import has_weight
 from tnmars.pruning.prune_model import prune
-from tnmars.ship.frozen import FrozenTensor, frozen_layer
-from tnmars.timing.clock import Action, in_turns
+from tnmars.ship.frozen import FrozenLayer, FrozenTensor, frozen_layer
+from tnmars.timing.clock import in_turns, inference
 
 ROUNDS = 9
 BUDGET = 2.0
@@ -38,9 +40,9 @@ def freeze(
     What depends on the cores alone is computed now, and stored in buffers instead of the cores. The copy is in
     evaluation mode and does not train; the model stays as it is. Layers with gates are pruned first.
 
-    For the fastest model, use `freeze(model, "fast", example=inputs, tune=True)`. Then every candidate is timed on
-    what each layer gets in the model, and torch's own layer with the dense weight is one of them. No layer becomes
-    slower than that.
+    For the fastest model, use `freeze(model, "fast", example=inputs, tune=True)`. Then candidates are timed on what
+    each layer gets in the model, and the dense weight is one of them. It is taken unless another is clearly faster, so
+    no linear or convolutional layer becomes slower than torch's own, up to a microsecond per call.
 
     Args:
         model: A model with compiled layers, or a compiled layer.
@@ -49,16 +51,17 @@ def freeze(
             fast model, and still rebuilt in a compact one.
         batch: The batch size to be fast at, by default the nominal one of each layer. Any batch is accepted.
         image: The image side to be fast at, by default the nominal one of each layer.
-        example: Inputs of the model to be fast at, instead of `batch` and `image`: a tensor, a tuple of positional or
-            a mapping of keyword arguments. The model runs once, and each layer is frozen for the sizes and the memory
-            layout (such as `channels_last`) of what it gets.
+        example: Inputs of the model to be fast at, instead of `batch` and `image`: a tensor, a tuple or list of
+            positional or a mapping of keyword arguments. A copy of the model runs, and each layer is frozen for the
+            sizes and the memory layout (such as `channels_last`) of what it gets.
         tune: Whether to time close candidates on this machine and take the fastest.
 
     Returns:
         The frozen copy: a model with the same module names, or a frozen layer.
 
     Raises:
-        TnmarsError: If the form is not known, or an example is given together with `batch` or `image`.
+        TnmarsError: If the form is not known, an example is given together with `batch` or `image`, or it is of a
+            wrong type.
 
     Example:
         >>> import torch, tnmars
@@ -97,51 +100,57 @@ def _replaced(model: nn.Module, frozen: Callable[[TNModule], nn.Module]) -> nn.M
 
 
 def _frozen_for(model: nn.Module, example: Any, form: str, tune: bool) -> nn.Module:
-    """The model, frozen for what its layers get in a pass over an example."""
+    """The model, frozen for what its layers get in a pass over an example.
+
+    Passes run on copies, because a model may change its state in them.
+    """
     batch = example_batch(example)
-    original = copy.deepcopy(model)
-    made = _frozen_in_turn(model, batch, form, tune)
-    mixed = _replaced(model, lambda layer: made.get(layer) or frozen_layer(layer, form))
-    if form != "fast" or not tune:
-        return mixed
-    # what a layer returns in another memory layout can cost the next operations more than the layer has gained
-    dense = _replaced(original, lambda layer: frozen_layer(layer, form, is_dense=True))
-    actions = [_pass(each, batch) for each in (mixed, dense)]
-    ours, theirs = in_turns(actions, rounds=ROUNDS, budget=BUDGET, least=2, device=device_of(mixed))
+    with torch.random.fork_rng(devices=[]):
+        made = _frozen_in_turn(copy.deepcopy(model), batch, form, tune)
+        original = copy.deepcopy(model) if form == "fast" and tune else None
+        mixed = _replaced(model, lambda layer: made.get(_name(model, layer)) or frozen_layer(layer, form))
+        if original is None:
+            return mixed
+        # what a layer returns in another memory layout can cost the next operations more than the layer has gained
+        dense = _replaced(original, lambda layer: _dense(layer, made.get(_name(original, layer))))
+        actions = [inference(partial(call, copy.deepcopy(each), batch), ()) for each in (mixed, dense)]
+        ours, theirs = in_turns(actions, rounds=ROUNDS, budget=BUDGET, least=2, device=device_of(mixed))
     return mixed if ours <= theirs else dense
 
 
-def _frozen_in_turn(model: nn.Module, batch: Batch, form: str, tune: bool) -> dict[TNModule, Shell]:
-    """Frozen layers, each made when it is first called in a pass, for the inputs that the ones before it give."""
-    made: dict[TNModule, Shell] = {}
+def _name(model: nn.Module, layer: TNModule) -> str:
+    return next(name for name, other in layers(model) if other is layer)
 
-    def watched(layer: TNModule) -> Callable[..., Tensor]:
+
+def _dense(layer: TNModule, made: Shell | None) -> Shell:
+    """The layer frozen with its dense weight; as it was made for the example if it has no such form."""
+    dense = frozen_layer(layer, "fast", is_dense=True)
+    is_other = isinstance(dense, FrozenLayer) and not has_weight(layer.graph, dense.form)
+    return made if is_other and made is not None else dense
+
+
+def _frozen_in_turn(model: nn.Module, batch: Batch, form: str, tune: bool) -> dict[str, Shell]:
+    """Frozen layers by name, each made when it is first called in a pass, for the inputs that those before it give."""
+    made: dict[str, Shell] = {}
+
+    def watch(name: str, layer: TNModule) -> None:
         def compute(rows: int, *inputs: Tensor) -> Tensor:
-            if layer not in made:
+            if name not in made:
+                del layer.__dict__["compute"]  # it may be copied now
                 image = max(inputs[0].shape[2:], default=None) if inputs else None
-                made[layer] = frozen_layer(layer, form, batch=rows, image=image, tune=tune, inputs=inputs)
-            return made[layer].compute(rows, *inputs)  # type: ignore[no-any-return]
+                made[name] = frozen_layer(layer, form, batch=rows, image=image, tune=tune, inputs=inputs)
+                layer.__dict__["compute"] = compute
+            return made[name].compute(rows, *inputs)  # type: ignore[no-any-return]
 
-        return compute
+        layer.__dict__["compute"] = compute  # a hook would see inputs that are not prepared yet
+        layer._fits = None  # the fast path does not call `compute`
+        layer.is_table = form == "fast"  # a frozen table gets every token, not each different one
 
-    watching = [layer for _, layer in layers(model) if not layer.is_rebuilt]
-    try:
-        for layer in watching:
-            layer.__dict__["compute"] = watched(layer)  # a hook would see inputs that are not prepared yet
-            layer._fits = None  # the short way does not call `compute`; these layers are replaced afterwards
-        _pass(model, batch)()
-    finally:
-        for layer in watching:
-            layer.__dict__.pop("compute", None)
+    for name, layer in layers(model):
+        if not layer.is_rebuilt:
+            watch(name, layer)
+    inference(partial(call, model, batch), ())()
     return made
-
-
-def _pass(model: nn.Module, batch: Batch) -> Action:
-    @torch.no_grad()
-    def run() -> object:
-        return call(model, batch)
-
-    return run
 
 
 # --- parameters that are rebuilt, and caches --------------------------------------------------------------------------

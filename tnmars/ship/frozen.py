@@ -18,10 +18,10 @@ from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Shell, TNModule, code
-from tnmars.layer.quick import fitting, is_ordinary
+from tnmars.layer.quick import fitting, ordinary, shaped
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
-from tnmars.program.form import Form
+from tnmars.program.form import Form, has_weight
 from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
@@ -66,11 +66,16 @@ class FrozenLayer(Shell):
         self._prepare()
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """The output. An ordinary input goes to the emitted code after one check; all others are prepared first."""
+        """The output. An ordinary input takes the fast path."""
         buffers: dict[str, Any] = self._buffers  # attributes of a module are looked up slowly
-        if len(inputs) == 1 and not named and is_ordinary(inputs[0], self._fits, buffers["_anchor"].dtype):
-            return self._code(inputs, buffers["bias"], tuple([buffers[name] for name in self._names]))
-        return super().forward(*inputs, **named)
+        rows = ordinary(inputs[0], self._fits, buffers["_anchor"].dtype) if len(inputs) == 1 and not named else None
+        if rows is None:
+            return super().forward(*inputs, **named)
+        try:
+            bias, parts = buffers["bias"], tuple([buffers[name] for name in self._names])
+        except KeyError:  # torch has parametrized one of them, or it is a parameter now
+            return super().forward(*inputs, **named)
+        return shaped(self._code((rows,), bias, parts), inputs[0], rows)
 
     @property
     def is_table(self) -> bool:
@@ -156,7 +161,7 @@ def frozen_layer(
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
     ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
-    dense = next((each for each in ranked if each.frame.dense), None)
+    dense = next((each for each in ranked if has_weight(layer.graph, each)), None)
     if is_dense and dense is not None:
         return FrozenLayer(layer, dense)
     if not tune:

@@ -7,7 +7,8 @@ clearly faster: what is shipped is not slower than torch's own layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -20,7 +21,7 @@ from tnmars.layer.forward import example_inputs
 from tnmars.layer.module import code
 from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import within_memory
-from tnmars.program.form import Form, peak
+from tnmars.program.form import Form, has_weight, peak
 from tnmars.timing.clock import Action, in_turns, inference, training_step
 
 CANDIDATES = 6
@@ -98,11 +99,23 @@ def fastest(
     """
     if not is_plain():
         return forms[0]
-    place: Place = {"device": device, "dtype": dtype}
-    kind = torch.device(device or "cpu").type
-    with torch.random.fork_rng(devices=[]), torch.autocast(kind, enabled=False):
-        given = _random_inputs(graph, batch, image, place) if inputs is None else inputs
-        return _fastest(Race(graph, mode, given, place), forms)
+    with _undisturbed(device) as place:
+        return _fastest(_race(graph, batch, mode, image, {**place, "dtype": dtype}, inputs), forms)
+
+
+@contextmanager
+def _undisturbed(device: torch.device | str | None) -> Iterator[Place]:
+    """While it times, tuning leaves the random state alone and no dtypes are chosen. Gives the device."""
+    with torch.random.fork_rng(devices=[]), torch.autocast(torch.device(device or "cpu").type, enabled=False):
+        yield {"device": device}
+
+
+def _race(graph: Graph, batch: int, mode: str, image: int, place: Place, inputs: tuple[Tensor, ...] | None) -> Race:
+    """What is timed, on given inputs or on random ones. Given ones may come from a pass with other dtypes."""
+    if inputs is None:
+        return Race(graph, mode, _random_inputs(graph, batch, image, place), place)
+    given = tuple(value.to(place["dtype"]) if value.is_floating_point() else value for value in inputs)
+    return Race(graph, mode, given, place)
 
 
 def _fastest(race: Race, forms: Sequence[Form]) -> Form:
@@ -151,11 +164,10 @@ def fastest_frozen(
     """
     close = within_memory(graph, forms, batch, image)
     winner = fastest(graph, close, batch, "folded", image, device=device, dtype=dtype, inputs=inputs)
-    dense = next((form for form in close if form.frame.dense), None)
-    if dense is None or winner.frame.dense or not is_plain():
+    dense = next((form for form in close if has_weight(graph, form)), None)
+    if dense is None or has_weight(graph, winner) or not is_plain():
         return winner
-    place: Place = {"device": device, "dtype": dtype}
-    with torch.random.fork_rng(devices=[]), torch.autocast(device.type, enabled=False):
-        given = _random_inputs(graph, batch, image, place) if inputs is None else inputs
-        ours, theirs = _times(Race(graph, "folded", given, place), [winner, dense], inf)
+    with _undisturbed(device) as place:
+        race = _race(graph, batch, "folded", image, {**place, "dtype": dtype}, inputs)
+        ours, theirs = _times(race, [winner, dense], inf)
     return winner if ours <= CLEARLY * theirs else dense

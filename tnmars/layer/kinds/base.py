@@ -58,9 +58,10 @@ class LayerKind:
     probe: Callable[[Graph, Callable[[Tensor], Tensor], torch.device, torch.dtype], Tensor] | None = None
     """`probe(graph, run, device, dtype)`: the dense weight, from what `run` gives for unit inputs without a bias; none
     where that is not worth it."""
-    fitting: Callable[[Graph], Callable[[Tensor], bool]] | None = None
-    """`fitting(graph)` makes a quick test: whether an input has a shape with which it can go to the emitted code as it
-    is. `forward` computes the same for such an input. None where every input must be prepared or checked."""
+    fitting: Callable[[Graph], Callable[[Tensor], Tensor | None]] | None = None
+    """`fitting(graph)` makes a quick function for the fast path: from an input to what the emitted code takes, which is
+    the input itself, or its rows if the last axis holds the features; None if the shape does not fit. None where every
+    input must be checked further."""
     is_weight: bool = False
     """Whether the layer is the weight itself: its `forward` without inputs gives all of it."""
     is_indexed: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from operator import ge
 from typing import Any
 
@@ -44,14 +43,14 @@ def _check_image(graph: Graph, image: Sequence[int]) -> None:
             )
 
 
-def fitting(graph: Graph) -> Callable[[Tensor], bool]:
+def fitting(graph: Graph) -> Callable[[Tensor], Tensor | None]:
     window = graph.window
-    least = [next(length for length in count(1) if window.out_length(length, axis)) for axis in range(window.ndim)]
+    least = [window.least_length(axis) for axis in range(window.ndim)]
     ndim, inside = window.ndim + 2, graph.in_features
 
-    def fits(x: Tensor) -> bool:
+    def fits(x: Tensor) -> Tensor | None:
         shape = x.shape
-        return len(shape) == ndim and shape[1] == inside and all(map(ge, shape[2:], least))
+        return x if len(shape) == ndim and shape[1] == inside and all(map(ge, shape[2:], least)) else None
 
     return fits
 

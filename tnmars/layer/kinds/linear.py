@@ -38,9 +38,15 @@ def _nested(layer: Layer, x: Tensor) -> Tensor:
     return torch.nested.as_nested_tensor(shaped, layout=x.layout)
 
 
-def fitting(graph: Graph) -> Callable[[Tensor], bool]:
+def fitting(graph: Graph) -> Callable[[Tensor], Tensor | None]:
     inside = graph.in_features
-    return lambda x: x.dim() == 2 and not x.is_nested and x.shape[1] == inside
+
+    def fits(x: Tensor) -> Tensor | None:
+        if x.is_nested or x.dim() == 0 or x.shape[-1] != inside:
+            return None
+        return x if x.dim() == 2 else x.reshape(-1, inside)
+
+    return fits
 
 
 def probe(graph: Graph, run: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
