@@ -17,7 +17,7 @@ from tnmars.graph import Graph
 from tnmars.layer.code import Code
 from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
-from tnmars.layer.kinds.base import is_autocast
+from tnmars.layer.torch_state import is_eager
 
 BATCHES = 32
 """The number of batch sizes whose code is remembered, with and without gradients."""
@@ -36,14 +36,7 @@ def ordinary(x: Tensor, fits: Fits | None, dtype: torch.dtype) -> Tensor | None:
 
     None for any other input, and while torch traces or chooses dtypes.
     """
-    if (
-        fits is None
-        or type(x) is not Tensor
-        or x.dtype is not dtype
-        or torch.compiler.is_compiling()
-        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        or is_autocast(x)
-    ):
+    if fits is None or type(x) is not Tensor or x.dtype is not dtype or not is_eager():
         return None
     return fits(x)
 

@@ -22,6 +22,11 @@ def is_plain() -> bool:
     )
 
 
+def is_eager() -> bool:
+    """Whether torch runs operations one by one, in the dtypes that they are given: no tracing, no autocast."""
+    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._is_any_autocast_enabled())
+
+
 def is_traced(value: Tensor) -> bool:
     """Whether shapes must not depend on values: under compile, export and vmap, also around a gradient."""
     if torch.compiler.is_compiling():
