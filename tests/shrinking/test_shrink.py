@@ -111,6 +111,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("graph", SHAPES.values(), ids=SHAPES)
 def test_any_graph_shrinks_to_fewer_numbers_with_little_error(graph: tnmars.Graph) -> None:
     torch.manual_seed(0)
@@ -253,6 +254,16 @@ def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], 
     seen: list[Any] = []
     assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=seen.append), whole)  # nothing is trained
     assert not seen
+
+
+def test_a_path_with_random_saliencies_continues_too(tmp_path: Path) -> None:
+    def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}
+
+    whole = shrunk(budget=90, saliency=by_chance)
+    with pytest.raises(Killed):
+        shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path, watch=killed_after(1))
+    assert_same(shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path), whole)
 
 
 def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
 from tnmars.shrinking.curve import Curve
 from tnmars.shrinking.model import share_
-from tnmars.shrinking.saliency import Saliency, from_gradients, from_norms
+from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
 from tnmars.shrinking.scores import Given, Score, check_samples, score_of, unknown_error
 from tnmars.shrinking.settings import Staircase
 from tnmars.shrinking.stages import Stage, Stages
@@ -121,7 +121,7 @@ def shrink(
         trained = count(train)
         inputs, _ = split(next(iter(train)), 0)
         run = _Run(work, loss, evaluate, known, watch)
-        rule = _rule(saliency, train, seed, loss, work)
+        rule = _rule(saliency, train, loss)
         path = Stages(
             work,
             budget=budget,
@@ -148,16 +148,14 @@ def shrink(
         return path.curve
 
 
-def _rule(
-    given: str | Saliency, train: Iterable[Any], seed: int, loss: Callable[[Any, Any], Tensor], model: nn.Module
-) -> Saliency:
+def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any], Tensor]) -> Saliency:
     """The saliency that is asked for. Raises `TnmarsError`."""
     if callable(given):
         return given
     if given == "norm":
         return from_norms
     if given == "gradient":
-        batches = [split(batch, at) for at, batch in zip(range(32), train, strict=False)]
+        batches = [split(batch, at) for at, batch in zip(range(BATCHES), train, strict=False)]
         return from_gradients(batches, loss)
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 
@@ -186,8 +184,8 @@ class _Run:
 
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""
-        done = 0
-        text = ""
+        done, text = 0, ""
+        reseed(seed, "cut", len(path.curve.points) if path.position is not None else 0)
         for stage in path:
             reseed(seed + OTHER * rank(), "stage", stage.number)
             done = self.train(stage, stream, done, advance, text)
@@ -199,6 +197,7 @@ class _Run:
             ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
             text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
             advance(done, f"stage {stage.number}: {text}")
+            reseed(seed, "cut", stage.number + 1)  # the coming cut may draw random numbers
             if self.watch is not None:
                 names = ("stage", "parameters", "ratio", "ranks", "score", "steps", "seconds")
                 self.watch({name: getattr(point, name) for name in names})
