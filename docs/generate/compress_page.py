@@ -20,6 +20,7 @@ Record = dict[str, Any]
 
 NETWORKS = {
     "resnet20": "ResNet-20, CIFAR-10",
+    "resnet20-cp": "ResNet-20 by CP, CIFAR-10",
     "resnet56": "ResNet-56, CIFAR-10",
     "minilm": "MiniLM encoder, SST",
     "minilm-words": "MiniLM word table, SST",

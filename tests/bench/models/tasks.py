@@ -98,12 +98,14 @@ def _percentage(right: Tensor) -> float:
     return 100 * float(right.double().mean())
 
 
-def _resnet(depth: int, ratios: tuple[float, ...]) -> Task:
+def _resnet(
+    depth: int, ratios: tuple[float, ...], families: tuple[str, ...] = ("lowrank", "tucker2"), suffix: str = ""
+) -> Task:
     return Task(
-        name=f"resnet{depth}",
+        name=f"resnet{depth}{suffix}",
         network=lambda: networks.resnet(depth),
         layers=lambda name, layer: isinstance(layer, nn.Conv2d) and layer.in_channels > 3,
-        rules={"layer*.conv*": ("lowrank", "tucker2")},
+        rules={"layer*.conv*": families},
         calibration=_calibration_images,
         matching=_matching_images,
         scores=_image_scores,
@@ -199,6 +201,7 @@ TASKS = {
     task.name: task
     for task in (
         _resnet(20, (1.5, 2.0, 3.0)),
+        _resnet(20, (2.0, 3.0), ("cp",), "-cp"),
         _resnet(56, (2.0,)),
         _minilm("minilm", lambda name, layer: isinstance(layer, nn.Linear), {"layers.*": "lowrank", "*": None}, 2.0),
         _minilm("minilm-words", lambda name, layer: name == "words", {"words": "lowrank", "*": None}, 4.0),
