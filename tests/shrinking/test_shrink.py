@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tnmars
 from tnmars import CheckpointError, TnmarsError, families
+from tnmars.shrinking.batches import count
 
 QUICK = tnmars.Staircase(first=30)
 X = torch.randn(640, 12, generator=torch.Generator().manual_seed(0))
@@ -185,7 +186,7 @@ def test_ordinary_parts_train_along() -> None:
     assert not torch.equal(small.norm.running_mean, net.norm.running_mean)
     assert curve.chosen.parameters == sum(value.numel() for value in small.parameters())
     sizes = [sum(value.numel() for value in point.model.table.parameters()) for point in curve.points]
-    assert sizes == [156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
+    assert sizes == [156, 156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
 
 
 def test_a_compressed_model_is_a_start() -> None:
@@ -201,6 +202,61 @@ def test_a_compressed_model_is_a_start() -> None:
     assert curve.start is not None and curve.start > 0.7
     assert curve.chosen.score > curve.start - 0.05
     assert curve.chosen.parameters <= (12 * 32 + 32 + 32 * 8 + 8) / 3
+
+
+def trained() -> nn.Sequential:
+    """A model at the end of a careful training: large steps make it worse."""
+    torch.manual_seed(3)
+    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=2)
+    model = nn.Sequential(tnmars.compile(graph, batch=64))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(400):
+        cross_entropy(model(X[:512]), Y[:512]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+HASTY = tnmars.Staircase(first=4, rate=1.0)
+
+
+def test_a_trained_model_does_not_get_worse_at_the_same_size() -> None:
+    model = trained()
+    curve = shrunk(model, settings=HASTY, max_drop=0.04)
+    first, after = curve.points[:2]
+    assert first.stage == first.steps == 0 and after.stage == 1
+    assert first.score == curve.start == accuracy(model)[0]
+    assert torch.equal(first.model[0].dense(), model[0].dense())
+    assert after.score >= first.score - 0.02 and after.steps in (16, 24, 32)
+    assert curve.chosen.score >= first.score - 0.04
+    assert "All rates were divided by" in curve.reason and curve.reason in str(curve)
+
+
+def test_a_model_given_within_the_budget_is_kept_if_training_harms_it() -> None:
+    model = trained()
+    with pytest.warns(tnmars.ShrinkWarning, match="every stage ended below the score of the model given") as seen:
+        curve = shrunk(model, settings=tnmars.Staircase(first=4, rate=1e4), budget=48)
+    assert seen[0].filename == __file__
+    assert curve.chosen_at == 0 and "It is the model given" in curve.reason and "divided by 64" in curve.reason
+    assert curve.at(48) is curve.chosen
+
+
+def test_a_repeated_stage_continues_bit_for_bit(tmp_path: Path) -> None:
+    whole = shrunk(trained(), settings=HASTY, max_drop=0.1)
+    assert "All rates were divided by" in whole.reason
+    for steps in (3, 9, 9):
+        done = 0
+
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            nonlocal done
+            done += 1
+            if done > steps:
+                raise Killed
+            return cross_entropy(output, target)
+
+        with pytest.raises(Killed):
+            shrunk(trained(), settings=HASTY, max_drop=0.1, loss=loss, checkpoint=tmp_path)
+    assert_same(shrunk(trained(), settings=HASTY, max_drop=0.1, checkpoint=tmp_path), whole)
 
 
 # --- nothing is changed, and the same seed gives the same curve -----------------------------------------------------
@@ -224,7 +280,7 @@ def test_the_seed_decides() -> None:
     torch.manual_seed(2)
     assert_same(one, shrunk(budget=90, seed=1))
     other = shrunk(budget=90, seed=2)
-    assert not torch.equal(one.points[0].model[1].dense(), other.points[0].model[1].dense())
+    assert not torch.equal(one.points[1].model[1].dense(), other.points[1].model[1].dense())
 
 
 class Killed(BaseException):
@@ -247,7 +303,7 @@ def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], 
     batches = data()
     whole = shrunk(train=batches, budget=70)
     assert len(whole.points) > 4
-    for stage in (0, 2, 3):
+    for stage in (1, 3, 4):
         with pytest.raises(Killed):
             shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=killed_after(stage))
     assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path), whole)
@@ -288,7 +344,7 @@ def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> Non
 
 def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(0))
+        shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(1))
     with pytest.raises(CheckpointError, match="is a path with seed 1, but seed is 2"):
         shrunk(budget=70, checkpoint=tmp_path, seed=2)
 
@@ -317,7 +373,7 @@ def test_the_table_the_page_and_the_records(tmp_path: Path, capsys: pytest.Captu
     assert len(text) == 1 + len(curve.points) + 2 and text[-1] == f"chosen: {curve.reason}"
     (marked,) = (line for line in text if line.startswith("*"))
     assert f"{curve.chosen.parameters} " in marked
-    assert [entry["parameters"] for entry in seen] == [point.parameters for point in curve.points]
+    assert [entry["parameters"] for entry in seen] == [point.parameters for point in curve.points[1:]]
     curve.report(tmp_path / "curve.html")
     page = (tmp_path / "curve.html").read_text(encoding="utf-8")
     assert page.count("<tr") == 1 + len(curve.points) and "<svg" in page and curve.reason in page
@@ -331,6 +387,21 @@ def test_the_table_the_page_and_the_records(tmp_path: Path, capsys: pytest.Captu
 
 def nan_loss(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output, target) * torch.nan
+
+
+class Endless(IterableDataset):
+    """Samples without an end and without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from zip(X, Y, strict=True)
+
+
+def test_data_without_an_end_train_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tnmars.shrinking.batches.MOST", 20)
+    assert count(DataLoader(Endless(), batch_size=64)) == 20 * 64
+    curve = shrunk(train=DataLoader(Endless(), batch_size=64), budget=90, settings=tnmars.Staircase(first=5))
+    assert curve.chosen.parameters <= 90
 
 
 class Once:
@@ -355,7 +426,7 @@ class Once:
         ({"train": TensorDataset(X, Y)}, "is a TensorDataset, which yields single samples"),
         ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
         ({"train": Once()}, "train has batches only in its first pass"),
-        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 0. The model given is unchanged"),
+        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1. The model given is unchanged"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),
         ({"loss": lambda output, target: 0.0}, "loss returned a float"),
         ({"evaluate": lambda model: None}, "evaluate returned a NoneType"),

@@ -145,6 +145,28 @@ def test_budgets_are_met_to_within_one_slice_in_one_path() -> None:
         assert budget - smallest < point.parameters <= budget
 
 
+def test_a_first_stage_below_the_start_is_repeated_at_a_quarter_of_the_rate() -> None:
+    model = model_of()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    path = tnmars.Stages(model, budget="1.5x", start=(0.9, 100), settings=tnmars.Staircase(first=4))
+    rates, numbers = [], []
+    for stage in path:
+        if stage.number == 1:
+            assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        rates.append(stage.optimizer.param_groups[0]["initial_lr"])
+        numbers.append(stage.number)
+        with torch.no_grad():
+            model[2].bias.add_(1.0)
+        stage.report((0.8 if len(numbers) < 3 else 0.88, 100))
+    assert numbers == [1, 1, 1, *range(2, len(numbers) - 1)]
+    assert rates[1] == pytest.approx(rates[0] / 4) and rates[2] == pytest.approx(rates[0] / 16)
+    assert rates[3] < rates[0] / 8  # the lower rate stays
+    assert path.curve.start == 0.9 and path.curve.points[0].steps == 0
+    assert path.curve.reason.endswith(
+        "All rates were divided by 16, because the first stage made the model given worse."
+    )
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +202,13 @@ def test_models_that_cannot_be_cut_are_refused() -> None:
         tnmars.Stages(nn.Sequential(shared, nn.Linear(3, 12), other), budget="2x")
 
 
+def test_a_ratio_to_no_multiply_adds_is_refused() -> None:
+    table = tnmars.Embedding(60, 8, family="lowrank", rank=6)
+    with pytest.raises(TnmarsError, match=r"the budget of 1\.2x macs has no meaning") as caught:
+        tnmars.Stages(table, budget="1.2x macs", example=torch.arange(50))
+    assert "Give a ratio of parameters: '1.2x'." in str(caught.value)
+
+
 def test_a_stage_needs_one_score() -> None:
     path = tnmars.Stages(model_of(), budget="1.5x")
     with pytest.raises(TnmarsError, match="no stage has a score yet"):
@@ -193,16 +222,29 @@ def test_a_stage_needs_one_score() -> None:
         stage.report(0.5)
 
 
-def test_a_stage_that_was_left_early_is_not_cut_twice() -> None:
+def test_a_stage_that_was_left_early_is_trained_again_but_not_cut_twice() -> None:
     model = model_of()
-    path = tnmars.Stages(model, budget=60)
+    path = tnmars.Stages(model, budget=60, settings=tnmars.Staircase(first=10))
     for stage in path:
+        for _ in range(stage.steps):
+            model(torch.randn(4, 12)).square().mean().backward()
+            stage.step()
         if stage.number == 1:
             break
         stage.report(0.5)
     size_now = size(model)
     again = next(iter(path))
-    assert again is stage and size(model) == size_now
+    assert (again.number, again.steps, again.done) == (1, stage.steps, 0) and size(model) == size_now
+    assert not again.optimizer.state
+    assert {id(value) for group in again.optimizer.param_groups for value in group["params"]} == set(
+        map(id, model.parameters())
+    )
+    again.step()
+    assert again.optimizer.param_groups[0]["lr"] > 0
+    with pytest.raises(TnmarsError, match="stage 1 was left before it had a score"):
+        stage.report(0.5)
+    again.report(0.5)
+    assert path.curve.points[-1].stage == 1
 
 
 def test_slices_that_save_nothing_end_the_path_with_an_error() -> None:

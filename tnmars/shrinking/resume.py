@@ -32,14 +32,27 @@ class Record:
         }
 
 
-def write(folder: str | Path, record: Record, curve: Curve, position: Mapping[str, int] | None) -> None:
+@dataclass(frozen=True)
+class State:
+    """Where a path is, besides its points."""
+
+    position: Mapping[str, int] | None
+    """The user's own place, such as that in the training data."""
+    share: float
+    """The share of all rates that is left."""
+    steps: int
+    """The training steps so far, those of repeated stages included."""
+
+
+def write(folder: str | Path, record: Record, curve: Curve, state: State) -> None:
     """Writes the table of a path as it is now."""
-    place = None if position is None else dict(position)
-    write_table(folder, {**curve.table(), "run": record.data(), "position": place})
+    place = None if state.position is None else dict(state.position)
+    now = {"position": place, "share": state.share, "steps": state.steps}
+    write_table(folder, {**curve.table(), "run": record.data(), "state": now})
 
 
-def resumed(folder: str | Path, record: Record, template: nn.Module) -> tuple[Curve, Mapping[str, int] | None] | None:
-    """The path in a folder, and its position; None if the folder has none.
+def resumed(folder: str | Path, record: Record, template: nn.Module) -> tuple[Curve, State] | None:
+    """The path in a folder, and where it is; None if the folder has none.
 
     Raises `CheckpointError` if it is another path, or damaged.
     """
@@ -48,7 +61,7 @@ def resumed(folder: str | Path, record: Record, template: nn.Module) -> tuple[Cu
         return None
     where = Path(folder) / TABLE
     try:
-        run, position = table["run"], table["position"]
+        run, state = table["run"], State(**table["state"])
         curve = curve_of(table, lambda stage: stored(folder, stage, template))
     except (KeyError, TypeError) as error:
         text = f"{where}: is not the checkpoint of a path: {type(error).__name__} {error}."
@@ -61,4 +74,4 @@ def resumed(folder: str | Path, record: Record, template: nn.Module) -> tuple[Cu
         name = different[0]
         text = f"{where}: is another path: its {name} are {run.get(name)}, but now {wanted[name]}."
         raise CheckpointError(Problem(text, "Give another folder, or the same model and settings."))
-    return curve, position
+    return curve, state

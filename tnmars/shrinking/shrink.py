@@ -21,7 +21,7 @@ from tnmars.shrinking.batches import Stream, count, own_random_state, plain, res
 from tnmars.shrinking.curve import Curve
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
-from tnmars.shrinking.scores import Given, Score, check_samples, score_of, unknown_error
+from tnmars.shrinking.scores import Given, Score, check_samples, score_of
 from tnmars.shrinking.settings import Staircase
 from tnmars.shrinking.stages import Stage, Stages
 from tnmars.text.numbers import dashed, times
@@ -122,7 +122,7 @@ def shrink(
         inputs, _ = split(next(iter(train)), 0)
         run = _Run(work, loss, evaluate, known, watch)
         rule = _rule(saliency, train, loss)
-        path = Stages(
+        path = _Path(
             work,
             budget=budget,
             max_drop=max_drop,
@@ -138,10 +138,9 @@ def shrink(
         if path.is_finished:
             return path.curve
         if path.position is None:
-            first = run.score()
-            if budget is None and max_drop is None and first.error is None:
-                raise unknown_error()
-            path.start = first.value
+            if has_ranks():  # rank 0 writes a checkpoint now: all must have seen that there was none
+                torch.distributed.barrier()
+            path._begin(run.score(), {"epoch": 0, "batch": 0, "seed": seed})
         left = path.steps_left
         with bar("shrinking", left, progress) as advance:
             run.walk(path, Stream(train, seed, *plain(path.position)), seed, advance)
@@ -158,6 +157,12 @@ def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any]
         batches = [split(batch, at) for at, batch in zip(range(BATCHES), train, strict=False)]
         return from_gradients(batches, loss)
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
+
+
+class _Path(Stages):
+    """The path of a call of `shrink`, whose first point is always the model given."""
+
+    _frames = 5
 
 
 class _Run:
@@ -185,19 +190,22 @@ class _Run:
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""
         done, text = 0, ""
-        reseed(seed, "cut", len(path.curve.points) if path.position is not None else 0)
+        reseed(seed, "cut", len(path.curve.points) - 1)
         for stage in path:
-            reseed(seed + OTHER * rank(), "stage", stage.number)
+            reseed(seed + OTHER * rank(), "stage", stage.number - 1)
             done = self.train(stage, stream, done, advance, text)
             score = self.score()
             position = {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
             stage.report(score, position=position)
             from_first_rank(torch.zeros(()))  # no rank goes on before rank 0 has written the checkpoint
             point = path.curve.points[-1]
+            if point.stage < stage.number:
+                text = f"stage {stage.number} is repeated at a lower rate: its score was {score.value:.5g}"
+                continue
             ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
             text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
             advance(done, f"stage {stage.number}: {text}")
-            reseed(seed, "cut", stage.number + 1)  # the coming cut may draw random numbers
+            reseed(seed, "cut", stage.number)  # the coming cut may draw random numbers
             if self.watch is not None:
                 names = ("stage", "parameters", "ratio", "ranks", "score", "steps", "seconds")
                 self.watch({name: getattr(point, name) for name in names})
