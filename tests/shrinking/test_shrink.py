@@ -35,8 +35,8 @@ def loader(**options: Any) -> DataLoader:
     return DataLoader(TensorDataset(X[:512], Y[:512]), batch_size=64, shuffle=True, **options)
 
 
-def student(rank: int = 8) -> nn.Sequential:
-    torch.manual_seed(3)
+def student(rank: int = 8, seed: int = 3) -> nn.Sequential:
+    torch.manual_seed(seed)
     graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=rank)
     return nn.Sequential(nn.Dropout(0.05), tnmars.compile(graph, batch=64))
 
@@ -60,6 +60,32 @@ def assert_same(one: tnmars.Curve, other: tnmars.Curve) -> None:
         states = first.model.state_dict(), second.model.state_dict()
         assert states[0].keys() == states[1].keys()
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+class Killed(BaseException):
+    """Not an error that anything would handle."""
+
+
+def killed_after(stage: int) -> Callable[[Any], None]:
+    def watch(record: Any) -> None:
+        if record["stage"] == stage:
+            raise Killed
+
+    return watch
+
+
+def killed_at(steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss that ends the process, so to speak, after some steps."""
+    done = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal done
+        done += 1
+        if done > steps:
+            raise Killed
+        return cross_entropy(output, target)
+
+    return loss
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
@@ -110,6 +136,57 @@ SHAPES = {
     "peps": families.peps("tensor", free=(4, 4, 4, 1), grid=(2, 2), rank=3),
     "complete": families.complete("tensor", free=(4, 4, 4), rank=3),
 }
+
+
+def test_one_bad_number_does_not_lose_the_curve(tmp_path: Path) -> None:
+    whole = shrunk(budget=50)
+    calls = 0
+
+    def evaluate(model: nn.Module) -> tuple[float, int]:
+        nonlocal calls
+        calls += 1
+        return (float("nan"), 128) if calls == 4 else accuracy(model)
+
+    curve = shrunk(budget=50, evaluate=evaluate, checkpoint=tmp_path)
+    assert figures(curve)[:-1] == figures(whole)[:3] and curve.is_finished
+    assert curve.reason.endswith("The path ended early: evaluate returned nan, which is not a finite number.")
+    assert_same(shrunk(budget=50, checkpoint=tmp_path), whole)  # the stage is trained again
+
+    steps = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return cross_entropy(output, target) * (torch.nan if steps == whole.points[2].steps + 5 else 1.0)
+
+    curve = shrunk(budget=50, loss=loss)
+    assert figures(curve)[:-1] == figures(whole)[:3]
+    assert curve.reason.endswith("The path ended early: the loss became NaN in step 5 of stage 3.")
+
+
+def test_a_loss_that_diverges_at_first_is_repeated_at_a_lower_rate() -> None:
+    steps = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return cross_entropy(output, target) * (torch.inf if steps == 8 else 1.0)
+
+    curve = shrunk(budget=90, loss=loss)
+    assert curve.points[1].steps == 7 + 60 and "divided by 4" in curve.reason
+
+
+def test_a_score_without_a_standard_error_takes_that_of_the_best() -> None:
+    calls = 0
+
+    def evaluate(model: nn.Module) -> tuple[float, int]:
+        nonlocal calls
+        calls += 1
+        return (0.9, 100) if calls < 5 else (-0.2, 100)
+
+    curve = shrunk(evaluate=evaluate)
+    assert [point.score for point in curve.points] == [0.9] * 4 + [-0.2]
+    assert curve.points[-1].error == curve.points[0].error and curve.chosen_at == 3
 
 
 @pytest.mark.long
@@ -245,17 +322,8 @@ def test_a_repeated_stage_continues_bit_for_bit(tmp_path: Path) -> None:
     whole = shrunk(trained(), settings=HASTY, max_drop=0.1)
     assert "All rates were divided by" in whole.reason
     for steps in (3, 9, 9):
-        done = 0
-
-        def loss(output: Tensor, target: Tensor) -> Tensor:
-            nonlocal done
-            done += 1
-            if done > steps:
-                raise Killed
-            return cross_entropy(output, target)
-
         with pytest.raises(Killed):
-            shrunk(trained(), settings=HASTY, max_drop=0.1, loss=loss, checkpoint=tmp_path)
+            shrunk(trained(), settings=HASTY, max_drop=0.1, loss=killed_at(steps), checkpoint=tmp_path)
     assert_same(shrunk(trained(), settings=HASTY, max_drop=0.1, checkpoint=tmp_path), whole)
 
 
@@ -281,18 +349,6 @@ def test_the_seed_decides() -> None:
     assert_same(one, shrunk(budget=90, seed=1))
     other = shrunk(budget=90, seed=2)
     assert not torch.equal(one.points[1].model[1].dense(), other.points[1].model[1].dense())
-
-
-class Killed(BaseException):
-    """Not an error that anything would handle."""
-
-
-def killed_after(stage: int) -> Callable[[Any], None]:
-    def watch(record: Any) -> None:
-        if record["stage"] == stage:
-            raise Killed
-
-    return watch
 
 
 @pytest.mark.parametrize(
@@ -323,19 +379,9 @@ def test_a_path_with_random_saliencies_continues_too(tmp_path: Path) -> None:
 
 
 def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> None:
-    torch.manual_seed(0)
     whole = shrunk(budget=70)
-    steps = 0
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        nonlocal steps
-        steps += 1
-        if steps == whole.points[1].steps + 10:
-            raise Killed
-        return cross_entropy(output, target)
-
     with pytest.raises(Killed):
-        shrunk(loss=loss, budget=70, checkpoint=tmp_path)
+        shrunk(loss=killed_at(whole.points[1].steps + 10), budget=70, checkpoint=tmp_path)
     found = tnmars.load_curve(tmp_path, student())
     assert len(found.points) == 2 and not found.is_finished and "not finished" in str(found)
     assert_same(shrunk(budget=70, checkpoint=tmp_path), whole)
@@ -347,6 +393,71 @@ def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
         shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(1))
     with pytest.raises(CheckpointError, match="is a path with seed 1, but seed is 2"):
         shrunk(budget=70, checkpoint=tmp_path, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": student(seed=4)}, "it began with other weights than the model given"),
+        ({"saliency": "gradient"}, "is another path: its saliency is norm, but now gradient"),
+        ({"train": list(loader())[:4]}, "is another path: its train_samples is 512, but now 256"),
+        ({"evaluate": lambda model: (0.1, 128)}, r"the model of its last stage has a score of 0\.1 now, but had"),
+    ],
+    ids=["weights", "saliency", "data", "evaluate"],
+)
+@pytest.mark.parametrize("is_finished", [False, True], ids=["killed", "finished"])
+def test_a_checkpoint_of_another_run_is_refused(
+    tmp_path: Path, options: dict[str, Any], words: str, is_finished: bool
+) -> None:
+    quick = {"budget": 100, "checkpoint": tmp_path, "settings": tnmars.Staircase(first=5)}
+    if is_finished:
+        shrunk(**quick)
+    else:
+        with pytest.raises(Killed):
+            shrunk(watch=killed_after(1), **quick)
+    with pytest.raises(CheckpointError, match=words):
+        shrunk(**quick, **options)
+
+
+def test_a_model_without_a_seed_continues_from_the_weights_that_are_saved(tmp_path: Path) -> None:
+    quick = {"budget": 80, "checkpoint": tmp_path, "settings": tnmars.Staircase(first=5)}
+    with pytest.raises(Killed):
+        shrunk(watch=killed_after(2), **quick)
+    with pytest.raises(CheckpointError, match=r"tnmars\.load_into\(model, '.*start\.safetensors'\)"):
+        shrunk(student(seed=4), **quick)
+    again = tnmars.load_into(student(seed=4), tmp_path / "start.safetensors")
+    assert_same(shrunk(again, **quick), shrunk(**{**quick, "checkpoint": None}))
+
+
+def test_stages_and_shrink_do_not_continue_each_other(tmp_path: Path) -> None:
+    model = student()
+    options = {"budget": 100, "settings": QUICK, "checkpoint": tmp_path}
+    next(iter(tnmars.Stages(model, **options))).report(0.5)
+    with pytest.raises(CheckpointError, match=r"was written by tnmars\.Stages, not by tnmars\.shrink"):
+        shrunk(**options)
+
+
+def test_a_curve_is_not_saved_over_its_checkpoint(tmp_path: Path) -> None:
+    curve = shrunk(budget=100, checkpoint=tmp_path, settings=tnmars.Staircase(first=5))
+    with pytest.raises(TnmarsError, match=r"is the checkpoint of a path, which this curve would overwrite"):
+        curve.save(tmp_path)
+    assert_same(shrunk(budget=100, checkpoint=tmp_path, settings=tnmars.Staircase(first=5)), curve)
+
+
+def test_a_path_in_milliseconds_continues_with_the_time_that_was_measured(tmp_path: Path) -> None:
+    def mixed() -> nn.Sequential:
+        return nn.Sequential(student(), nn.Linear(8, 8))
+
+    options = {"budget": "50 ms", "settings": tnmars.Staircase(first=5), "checkpoint": tmp_path}
+    torch.manual_seed(0)
+    first = shrunk(tnmars.load_into(mixed(), _saved(mixed(), tmp_path)), **options)
+    again = shrunk(tnmars.load_into(mixed(), tmp_path / "start.safetensors"), **options)
+    assert again.dense["ms"] == first.dense["ms"] and figures(again) == figures(first)
+
+
+def _saved(model: nn.Module, folder: Path) -> Path:
+    tnmars.save(model, folder / "model.safetensors")
+    return folder / "model.safetensors"
 
 
 def test_a_curve_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -426,7 +537,7 @@ class Once:
         ({"train": TensorDataset(X, Y)}, "is a TensorDataset, which yields single samples"),
         ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
         ({"train": Once()}, "train has batches only in its first pass"),
-        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1. The model given is unchanged"),
+        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),
         ({"loss": lambda output, target: 0.0}, "loss returned a float"),
         ({"evaluate": lambda model: None}, "evaluate returned a NoneType"),

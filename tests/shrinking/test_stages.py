@@ -94,8 +94,21 @@ def test_a_layer_with_a_fixed_core_is_left_alone() -> None:
     path = tnmars.Stages(model, budget=150)
     for stage in path:
         stage.report(0.5)
-    assert list(path.curve.chosen.ranks) == ["0"]
-    assert model[1].graph.bonds["r"].size == 4
+    assert path.curve.chosen.ranks["1"] == {"r": 4} and model[1].graph.bonds["r"].size == 4
+    dense = 12 * 9 + 9 + 9 * 5 + 5  # a fixed layer counts as dense in the ratio
+    assert path.curve.dense["parameters"] == dense
+    assert path.curve.chosen.ratio == pytest.approx(dense / path.curve.chosen.parameters)
+    for point in path.curve.points:
+        assert point.parameters == sum(value.numel() for value in point.model.parameters())
+
+
+def test_a_budget_that_a_fixed_layer_exceeds_is_refused() -> None:
+    fixed = tnmars.compile(families.lowrank("linear", inputs=(9,), outputs=(9,), rank=8))
+    model = nn.Sequential(model_of()[0], fixed)
+    fixed.cores.get("A").requires_grad_(False)
+    with pytest.raises(TnmarsError, match="with all ranks 1 the model has 183 parameters") as caught:
+        tnmars.Stages(model, budget=100)
+    assert "Parts that are not cut count too" in str(caught.value)
 
 
 def test_the_points_are_what_the_models_are() -> None:
@@ -264,6 +277,18 @@ def test_without_goals_a_score_needs_its_error() -> None:
     stage.report(0.5, samples=100)
 
 
+def test_a_score_that_is_not_finite_ends_the_path_once_there_is_a_point() -> None:
+    path = tnmars.Stages(model_of(), budget="1.5x")
+    stages = iter(path)
+    stage = next(stages)
+    with pytest.raises(TnmarsError, match="the score is nan"):
+        stage.report(float("nan"))
+    stage.report(0.5)
+    next(stages).report(float("nan"))
+    assert path.is_finished and len(path.curve.points) == 1 and list(stages) == []
+    assert path.curve.reason.endswith("The path ended early: the score is nan, which is not a finite number.")
+
+
 def test_a_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
     next(iter(tnmars.Stages(model_of(), budget="1.5x", checkpoint=tmp_path))).report(0.5)
     with pytest.raises(CheckpointError, match=r"is another path: its goals are budget 1\.5x parameters"):
@@ -281,7 +306,7 @@ def test_a_path_continues_with_the_model_of_its_last_stage(tmp_path: Path) -> No
         stage.report(0.5, position={"epoch": stage.number})
         if stage.number == 2:
             break
-    again = model_of()
+    again = tnmars.load_into(model_of(), tmp_path / "start.safetensors")
     path = tnmars.Stages(again, budget=60, checkpoint=tmp_path)
     assert path.position == {"epoch": 2} and len(path.curve.points) == 3
     for one, two in zip(model.parameters(), again.parameters(), strict=True):

@@ -122,7 +122,13 @@ class Curve:
         return max(found, key=lambda point: (point.cost(asked.unit), point.score))
 
     def save(self, folder: str | Path) -> None:
-        """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled."""
+        """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled.
+
+        Raises `TnmarsError` if the folder is the checkpoint of a path.
+        """
+        if "run" in (read_table(folder) or {}):
+            text = f"{folder}: is the checkpoint of a path, which this curve would overwrite."
+            raise TnmarsError(Problem(text, "Give another folder. tnmars.load_curve reads a checkpoint too."))
         for point in self.points:
             write_model(folder, point.stage, point.model)
         write_table(folder, self.table())

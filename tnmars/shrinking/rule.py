@@ -72,8 +72,11 @@ class Goals:
         """The budgets as numbers of their unit, the largest first."""
         return sorted((one.limit(dense[self.unit]) for one in self.budgets), reverse=True)
 
-    def check(self, dense: Mapping[str, float], least: float) -> None:
-        """Raises `TnmarsError` if even the smallest ranks, which cost `least`, do not meet a budget."""
+    def check(self, dense: Mapping[str, float], least: float, rest: float) -> None:
+        """Raises `TnmarsError` if even the smallest ranks, which cost `least`, do not meet a budget.
+
+        `rest` is the share of that which is not cut.
+        """
         for one in self.budgets:
             if one.is_ratio and not dense[self.unit] > 0:
                 text = f"the budget of {one} has no meaning: with dense weights the model has no {self.unit}."
@@ -82,9 +85,13 @@ class Goals:
             limit = one.limit(dense[self.unit])
             if not fits(least, limit):
                 ratio = f", {dense[self.unit] / least:.3g}x" if least > 0 else ""
+                planned = ", as planned for speed" if self.unit in ("macs", "ms") else ""
                 text = f"the budget of {one} cannot be met: with all ranks 1 the model has {amount(least, self.unit)}"
-                hint = "Parts that are not compiled count too. Ask for less, or compile more layers."
-                raise TnmarsError(Problem(f"{text}{ratio}. Nothing was changed.", hint))
+                hint = "Ask for less."
+                if rest > 0:
+                    own = amount(rest, self.unit)
+                    hint = f"Parts that are not cut count too: {own}. Ask for less, or compile more layers."
+                raise TnmarsError(Problem(f"{text}{ratio}{planned}. Nothing was changed.", hint))
 
     def margin(self, start: Point) -> float:
         """How far below the model given a score may be before it counts as worse: a standard error, if it is known."""
@@ -125,8 +132,12 @@ def curve_for(
     is_finished: bool,
     *,
     lower: int = 1,
+    ended: str = "",
 ) -> Curve:
-    """The curve of some points, with the one that is chosen. `lower` is what the rates were divided by."""
+    """The curve of some points, with the one that is chosen.
+
+    `lower` is what the rates were divided by, and `ended` says what ended the path early, if anything did.
+    """
     if goals.budgets:
         limits = {str(one): one.limit(dense[goals.unit]) for one in goals.budgets}
         met = {words: meeting(points, goals.unit, limit) for words, limit in limits.items()}
@@ -146,5 +157,7 @@ def curve_for(
         reason += " It is the model given, untrained by this path."
     if lower > 1:
         reason += f" All rates were divided by {lower}, because the first stage made the model given worse."
+    if ended:
+        reason += f" The path ended early: {ended}"
     score = None if start is None else start.score
     return Curve(tuple(points), score, chosen, reason, budgets, dict(dense), is_finished)

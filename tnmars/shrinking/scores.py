@@ -27,15 +27,19 @@ class Score:
     """Its standard error, if it is known."""
 
 
-def score_of(given: Any, samples: int | None = None) -> Score:
-    """What `evaluate` returned, as a score.
+class NotFiniteError(TnmarsError):
+    """A loss or a score that is not a finite number."""
+
+
+def score_of(given: Any, samples: int | None = None, *, verb: str = "evaluate returned") -> Score:
+    """What `evaluate` returned, or what was reported, as a score. `verb` begins the text of errors.
 
     The standard error of a tensor with the score of each sample is that of their mean. A number is a share of right
     answers if it is from 0 to 1, and a percentage if it is above 1 and at most 100; its standard error is that of a
     binomial share of `samples`, with one right and one wrong answer added, so that it is not 0 for a perfect score. Of
     any other number, and without a number of samples, it is not known.
 
-    Raises `TnmarsError` if it is not a finite number.
+    Raises `TnmarsError` if it is not a number, and `NotFiniteError` if it is not finite.
 
     >>> score_of((0.5, 100)), score_of(50.0, 100).error, score_of(-2.5, 100).error
     (Score(value=0.5, error=0.05), 5.0, None)
@@ -45,21 +49,21 @@ def score_of(given: Any, samples: int | None = None) -> Score:
     if isinstance(given, Tensor) and given.dim() == 1 and given.numel() > 1:
         values = given.detach().double()
         error = float(values.std() / sqrt(len(values)))
-        return Score(_number(float(values.mean()), given), error)
+        return Score(_number(float(values.mean()), given, verb), error)
     if isinstance(given, (tuple, list)) and len(given) == 2:
         given, samples = given[0], _count(given[1])
-    value = _number(given, given)
+    value = _number(given, given, verb)
     return Score(value, None if samples is None else _binomial(value, samples))
 
 
-def _number(value: Any, given: Any) -> float:
+def _number(value: Any, given: Any, verb: str) -> float:
     try:
         number = float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         what = f"a {type(given).__name__}"
-        raise TnmarsError(Problem(f"evaluate returned {what}, which is not a score.", FIX)) from None
+        raise TnmarsError(Problem(f"{verb} {what}, which is not a score.", FIX)) from None
     if not isfinite(number):
-        raise TnmarsError(Problem(f"evaluate returned {number}, which is not a finite number.", FIX))
+        raise NotFiniteError(Problem(f"{verb} {number}, which is not a finite number.", FIX))
     return number
 
 

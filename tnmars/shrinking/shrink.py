@@ -18,10 +18,10 @@ from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
-from tnmars.shrinking.curve import Curve
+from tnmars.shrinking.curve import Curve, Point
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
-from tnmars.shrinking.scores import Given, Score, check_samples, score_of
+from tnmars.shrinking.scores import Given, NotFiniteError, Score, check_samples, score_of
 from tnmars.shrinking.settings import Staircase
 from tnmars.shrinking.stages import Stage, Stages
 from tnmars.text.numbers import dashed, times
@@ -135,6 +135,9 @@ def shrink(
         if path.position is not None and path.position.get("seed", seed) != seed:
             text = f"{checkpoint}: is a path with seed {path.position['seed']}, but seed is {seed}."
             raise CheckpointError(Problem(text, "Give the same seed, or another folder."))
+        reseed(seed, "score", path.curve.points[-1].stage if path.position is not None else 0)
+        if path.position is not None:
+            _check_score(path.curve.points[-1], run.score(), checkpoint)
         if path.is_finished:
             return path.curve
         if path.position is None:
@@ -159,10 +162,21 @@ def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any]
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 
 
+def _check_score(point: Point, now: Score, checkpoint: str | Path | None) -> None:
+    """Refuses a checkpoint whose last model has another score now: other data, or another `evaluate`."""
+    slack = 1e-5 * abs(point.score) if point.error is None else 0.1 * point.error  # another machine rounds otherwise
+    if abs(now.value - point.score) > slack:
+        text = (
+            f"{checkpoint}: the model of its last stage has a score of {now.value:.5g} now, but had {point.score:.5g}."
+        )
+        raise CheckpointError(Problem(text, "Give the same evaluate and the same validation data, or another folder."))
+
+
 class _Path(Stages):
     """The path of a call of `shrink`, whose first point is always the model given."""
 
     _frames = 5
+    _function = "shrink"
 
 
 class _Run:
@@ -182,10 +196,14 @@ class _Run:
     def score(self) -> Score:
         """The score of the model now."""
         with as_is(self.model), torch.no_grad():
-            found = score_of(self.evaluate(self.model.eval()), self.samples)
+            given = self.evaluate(self.model.eval())
+        try:
+            found = score_of(given, self.samples)
+        except NotFiniteError:  # all ranks must know
+            found = Score(nan)
         figures = torch.tensor([found.value, nan if found.error is None else found.error], dtype=torch.float64)
-        value, error = from_first_rank(figures)
-        return Score(float(value), None if error.isnan() else float(error))
+        value, error = map(float, from_first_rank(figures))
+        return Score(score_of(value).value, None if error != error else error)
 
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""
@@ -193,14 +211,20 @@ class _Run:
         reseed(seed, "cut", len(path.curve.points) - 1)
         for stage in path:
             reseed(seed + OTHER * rank(), "stage", stage.number - 1)
-            done = self.train(stage, stream, done, advance, text)
-            score = self.score()
-            position = {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
-            stage.report(score, position=position)
+            score: Score | None = None
+            try:
+                self.train(stage, stream, done, advance, text)
+                reseed(seed, "score", stage.number)
+                score = self.score()
+            except NotFiniteError as error:
+                path._fail(stage, error, _place(stream, seed))
+            done += stage.done
+            if score is not None:
+                stage.report(score, position=_place(stream, seed))
             from_first_rank(torch.zeros(()))  # no rank goes on before rank 0 has written the checkpoint
             point = path.curve.points[-1]
             if point.stage < stage.number:
-                text = f"stage {stage.number} is repeated at a lower rate: its score was {score.value:.5g}"
+                text = f"stage {stage.number} made the model worse, and is repeated at a lower rate"
                 continue
             ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
             text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
@@ -210,8 +234,8 @@ class _Run:
                 names = ("stage", "parameters", "ratio", "ranks", "score", "steps", "seconds")
                 self.watch({name: getattr(point, name) for name in names})
 
-    def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> int:
-        """One stage; returns the number of steps so far."""
+    def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> None:
+        """One stage, after `done` steps."""
         self.model.train()
         trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # anew: parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
@@ -219,10 +243,9 @@ class _Run:
             self._check(value, stage, step)
             value.backward()  # type: ignore[no-untyped-call]
             stage.step()
-            done += 1
             if step % EVERY == 0:
-                advance(done, f"stage {stage.number}, step {step + 1:,} of {stage.steps:,}; last: {text or '-'}")
-        return done
+                now = f"stage {stage.number}, step {step + 1:,} of {stage.steps:,}; last: {text or '-'}"
+                advance(done + step + 1, now)
 
     def _check(self, value: Any, stage: Stage, step: int) -> None:
         if not isinstance(value, Tensor) or value.dim() > 0:
@@ -233,9 +256,18 @@ class _Run:
         number = float(value.detach())
         if not isfinite(number):
             what = "infinite" if abs(number) == inf else "NaN"
-            text = f"the loss became {what} in step {step + 1:,} of stage {stage.number}. The model given is unchanged."
-            fix = "Look for NaN in the data, or train more slowly: settings=tnmars.Staircase(rate=0.03)."
-            raise TnmarsError(Problem(text, fix))
+            problem = Problem(
+                f"the loss became {what} in step {step + 1:,} of stage {stage.number}.",
+                "The model given is unchanged. Look for NaN in the data, or train more slowly: "
+                "settings=tnmars.Staircase(rate=0.03).",
+            )
+            if has_ranks():  # the loss of the others may be finite, so no rank can go on
+                raise TnmarsError(problem)
+            raise NotFiniteError(problem)
+
+
+def _place(stream: Stream, seed: int) -> dict[str, int]:
+    return {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
 
 
 def _to(target: Any, device: torch.device | None) -> Any:

@@ -21,12 +21,12 @@ from tnmars.layer.distributed import is_first_rank
 from tnmars.models.data import Batch
 from tnmars.models.rates import annealed, relative_rate
 from tnmars.shrinking.curve import Curve, Point
-from tnmars.shrinking.folder import held, stored, write_model
+from tnmars.shrinking.folder import held, stored, write_model, write_start
 from tnmars.shrinking.model import Shrunk
-from tnmars.shrinking.resume import Record, State, resumed, write
+from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, resumed, write
 from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
-from tnmars.shrinking.saliency import Saliency, from_norms
-from tnmars.shrinking.scores import Score, score_of, unknown_error
+from tnmars.shrinking.saliency import Saliency, from_norms, name_of
+from tnmars.shrinking.scores import NotFiniteError, Score, score_of, unknown_error
 from tnmars.shrinking.settings import Staircase
 
 LOWER = 4
@@ -84,12 +84,16 @@ class Stage:
                 a resume in `Stages.position`.
 
         Raises:
-            TnmarsError: If the score is not a finite number, if its standard error is needed but not known, or if the
-                stage has a score already.
+            TnmarsError: If the score is not a number, if the first one is not finite or has no standard error though
+                one is needed, or if the stage has a score already. A later score that is not finite ends the path.
         """
         self._path._check_open(self)
-        self._path._report(self, score_of(score, samples), position)
-        self.is_reported = True
+        try:
+            found = score_of(score, samples, verb="the score is")
+        except NotFiniteError as error:
+            self._path._fail(self, error, position)
+            return
+        self._path._report(self, found, position)
 
 
 class Stages:
@@ -147,6 +151,8 @@ class Stages:
         {'': {'r': 1}}
     """
 
+    _function = "Stages"
+    """What a checkpoint says it was written by."""
     _frames = 3
     """How far away the user's own code is when a stage ends."""
 
@@ -167,17 +173,26 @@ class Stages:
         self.position: Mapping[str, int] | None = None
         self._goals = Goals.of(budget, max_drop, self.settings)
         batch = None if example is None else _batch(example)
-        self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms)
+        rest_ms = None if checkpoint is None else measured_ms(checkpoint)
+        self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms, rest_ms)
         self._samples, self._checkpoint = samples, checkpoint
         self._points: list[Point] = []
         self._start: Point | None = None
         self._before: dict[str, Tensor] | None = None
         self._steps, self._clock, self._share = 0, time.perf_counter(), 1.0
-        self._is_finished, self._is_cut = False, True
+        self._is_finished, self._is_cut, self._ended = False, True, ""
         self._stage: Stage | None = None
         if checkpoint is not None:
             self._template = copy.deepcopy(model)
-            self._record = Record(self.settings, self._goals.words, self._shrunk.ranks())
+            self._record = Record(
+                function=self._function,
+                settings=self.settings,
+                goals=self._goals.words,
+                ranks=self._shrunk.ranks(),
+                weights=fingerprint(model),
+                saliency=name_of(saliency or from_norms),
+                train_samples=samples,
+            )
             found = resumed(checkpoint, self._record, self._template)
             if found is not None:
                 self._continue(*found, checkpoint)
@@ -211,7 +226,13 @@ class Stages:
         if not self._points:
             raise TnmarsError("no stage has a score yet: call stage.report(score) at the end of each.")
         return curve_for(
-            self._points, self._start, self._goals, self._shrunk.dense, self._is_finished, lower=round(1 / self._share)
+            self._points,
+            self._start,
+            self._goals,
+            self._shrunk.dense,
+            self._is_finished,
+            lower=round(1 / self._share),
+            ended=self._ended,
         )
 
     @property
@@ -253,9 +274,26 @@ class Stages:
             text = f"stage {stage.number} was left before it had a score, and the path went on with a new stage."
             raise TnmarsError(Problem(text, "Report the score of the stage that the loop yielded last."))
 
+    def _fail(self, stage: Stage, error: NotFiniteError, position: Mapping[str, int] | None) -> None:
+        """Repeats a first stage that diverged, or ends the path with what it has. Raises the error if that is nothing.
+
+        Nothing is saved of the end: a path that is continued trains this stage again.
+        """
+        if not self._is_first:
+            self._ended, self._is_finished = error.problems[0].text, True
+        elif self._start is not None and stage.done and self._share > LEAST:
+            self._steps += stage.done
+            self._repeat(position)
+        else:
+            raise error
+        stage.is_reported = True
+
     def _report(self, stage: Stage, score: Score, position: Mapping[str, int] | None) -> None:
         if self._goals.needs_error and score.error is None:
-            raise unknown_error()
+            if not self._points:
+                raise unknown_error()
+            score = Score(score.value, max(self._points, key=lambda point: point.score).error)
+        stage.is_reported = True
         self._steps += stage.done or stage.steps
         if self._is_first and self._start is not None:
             is_lost = score.value < self._start.score - self._goals.margin(self._start)
@@ -281,7 +319,10 @@ class Stages:
     def _save(self, position: Mapping[str, int] | None) -> None:
         self.position = position
         if self._checkpoint is not None:
-            write(self._checkpoint, self._record, self.curve, State(position, self._share, self._steps))
+            if len(self._points) == 1:
+                write_start(self._checkpoint, self._template)
+            state = State(position, self._share, self._steps, self._shrunk.prices.rest.ms)
+            write(self._checkpoint, self._record, self.curve, state)
 
     def _point(self, number: int, score: Score) -> Point:
         """The model as it is now as a point of the curve."""
