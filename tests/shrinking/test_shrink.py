@@ -266,6 +266,26 @@ def test_ordinary_parts_train_along() -> None:
     assert sizes == [156, 156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_frozen_norm_in_evaluation_mode_stays_there(is_training: bool) -> None:
+    class Noting(nn.Dropout):
+        modes: list[bool] = []  # noqa: RUF012
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.modes.append(self.training)
+            return super().forward(x)
+
+    fixed, free = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+    fixed.requires_grad_(False)
+    model = nn.Sequential(student(), fixed, free, Noting()).train(is_training)
+    fixed.eval()
+    curve = shrunk(model, budget=120, settings=tnmars.Staircase(first=5))
+    small = curve.points[1].model
+    assert torch.equal(small[1].running_mean, fixed.running_mean)
+    assert not torch.equal(small[2].running_mean, free.running_mean)
+    assert True in Noting.modes  # dropout is active, whatever mode the model was given in
+
+
 def test_a_compressed_model_is_a_start() -> None:
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 8))
@@ -534,15 +554,20 @@ class Once:
         ({"train": []}, "train has no batch"),
         ({"train": iter([(X, Y)])}, "train is an iterator, which can be read only once"),
         ({"train": X}, "train is a tensor"),
-        ({"train": TensorDataset(X, Y)}, "is a TensorDataset, which yields single samples"),
+        ({"train": TensorDataset(X, Y)}, "train is a TensorDataset, which yields single samples"),
+        ({"train": 3}, "train is of type int, but must be an iterable of batches"),
         ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
         ({"train": Once()}, "train has batches only in its first pass"),
         ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),
         ({"loss": lambda output, target: 0.0}, "loss returned a float"),
+        ({"loss": lambda output, target: output.detach().mean()}, "loss returned a tensor that does not depend on the"),
+        ({"settings": {"first": 10}}, r"settings is a dict, but must be a tnmars\.Staircase"),
+        ({"seed": -1}, "seed is -1, but must be a whole number of at least 0"),
+        ({"seed": None}, "seed is None, but must be a whole number of at least 0"),
         ({"evaluate": lambda model: None}, "evaluate returned a NoneType"),
-        ({"evaluate": lambda model: 0.5}, "the standard error of the score is not known"),
-        ({"samples": 0}, "the number of samples is 0"),
+        ({"evaluate": lambda model: 0.5}, r"the standard error of the score is not known(.|\n)* from evaluate"),
+        ({"samples": 0}, "samples is 0, but must be a whole number above 0"),
         ({"saliency": "luck"}, "saliency is 'luck'"),
         ({"budget": "100x"}, "the budget of 100x parameters cannot be met"),
     ],

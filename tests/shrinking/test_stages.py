@@ -45,7 +45,7 @@ def test_rates_are_relative_and_fall_to_zero() -> None:
     model = model_of()
     with torch.no_grad():
         model[0].cores.get("A").mul_(100.0)
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=50, settings=tnmars.Staircase(first=100))))
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=50, settings=tnmars.Staircase(first=100))))
     named = {id(value): name for name, value in model.named_parameters()}
     rates = {named[id(group["params"][0])]: group["lr"] for group in stage.optimizer.param_groups}
     for name, value in model.named_parameters():
@@ -66,7 +66,7 @@ def test_weight_decay_is_that_of_the_loss() -> None:
     x, y = torch.randn(16, 12), torch.randint(3, (16,))
     model, other = model_of(), model_of()
     other.load_state_dict(model.state_dict())
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=2, settings=tnmars.Staircase(decay=0.3))))
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=2, settings=tnmars.Staircase(decay=0.3))))
     cross_entropy(model(x), y).backward()
     stage.step()
     groups = [
@@ -193,6 +193,10 @@ def test_a_first_stage_below_the_start_is_repeated_at_a_quarter_of_the_rate() ->
         ({"budget": 10}, "the budget of 10 parameters cannot be met: with all ranks 1 the model has 60 parameters"),
         ({"max_drop": -1}, "max_drop is -1"),
         ({"max_drop": "little"}, "max_drop is 'little'"),
+        ({"budget": "2x", "train_samples": -5}, "train_samples is -5, but must be a whole number above 0"),
+        ({"budget": "2x", "train_samples": "many"}, "train_samples is 'many', but must be a whole number above 0"),
+        ({"budget": "2x", "settings": {"first": 3}}, r"settings is a dict, but must be a tnmars\.Staircase"),
+        ({"budget": "2x", "example": 3}, "example is of type int"),
     ],
 )
 def test_wrong_goals_are_refused(options: dict[str, object], words: str) -> None:
@@ -272,9 +276,38 @@ def test_slices_that_save_nothing_end_the_path_with_an_error() -> None:
 
 def test_without_goals_a_score_needs_its_error() -> None:
     stage = next(iter(tnmars.Stages(model_of())))
-    with pytest.raises(TnmarsError, match="the standard error of the score is not known"):
+    with pytest.raises(TnmarsError, match=r"the standard error of the score is not known(.|\n)*stage\.report\(score, "):
         stage.report(0.5)
+    with pytest.raises(TnmarsError, match="samples is 0, but must be a whole number above 0"):
+        stage.report(0.5, samples=0)
     stage.report(0.5, samples=100)
+
+
+def test_steps_are_those_that_were_trained() -> None:
+    model = model_of()
+    path = tnmars.Stages(model, budget="1.5x", settings=tnmars.Staircase(first=5))
+    expected = []
+    for stage in path:
+        for _ in range(stage.number):  # none in the first stage
+            model(torch.randn(4, 12)).square().mean().backward()
+            stage.optimizer.step()  # by the optimizer itself, as with a scheduler
+        expected.append(sum(range(stage.number + 1)))
+        stage.report(0.5)
+    assert [point.steps for point in path.curve.points] == expected
+
+
+def test_an_example_may_be_a_mapping() -> None:
+    path = tnmars.Stages(model_of()[0], budget="1.5x", example={"x": torch.randn(16, 12)})
+    plain = tnmars.Stages(model_of()[0], budget="1.5x", example=torch.randn(16, 12))
+    assert path._shrunk.dense == plain._shrunk.dense
+
+
+def test_budgets_in_multiply_adds_say_that_they_are_planned() -> None:
+    with pytest.raises(TnmarsError, match=r"has 192 macs, 9x, as planned for speed\. Nothing was changed") as caught:
+        tnmars.Stages(model_of()[0], budget="50x macs")
+    assert str(caught.value).endswith("\n  Ask for less.")
+    with pytest.raises(TnmarsError, match=r"Parts that are not cut count too: 30 parameters\. Ask for less"):
+        tnmars.Stages(model_of(), budget="50x")
 
 
 def test_a_score_that_is_not_finite_ends_the_path_once_there_is_a_point() -> None:

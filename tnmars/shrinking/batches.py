@@ -43,7 +43,7 @@ def count(train: Iterable[Any]) -> int:
     It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
     have no length, they are read once. Data that do not end count as their first `MOST` batches.
     """
-    given = checked(train) if not isinstance(train, Tensor) else None
+    given = checked(train, name="train") if not isinstance(train, Tensor) else None
     if given is None or isinstance(train, Iterator):
         what = "a tensor" if given is None else "an iterator, which can be read only once"
         raise TnmarsError(Problem(f"train is {what}.", SHAPE))

@@ -41,7 +41,7 @@ class Point:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> stage = next(iter(path))
         >>> stage.report(0.9)
         >>> path.curve.points[0].ranks, path.curve.points[0].score
@@ -88,7 +88,7 @@ class Curve:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> print(path.curve.reason)
@@ -210,7 +210,7 @@ def load_curve(folder: str | Path, model: nn.Module) -> Curve:
     Example:
         >>> import tempfile, tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> folder = tempfile.mkdtemp()

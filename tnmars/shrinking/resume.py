@@ -42,7 +42,7 @@ def fingerprint(model: nn.Module) -> str:
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
             found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

@@ -9,7 +9,7 @@ from math import isfinite
 from tnmars.errors import Problem, TnmarsError
 from tnmars.models.budget import Budget, amount
 from tnmars.shrinking.curve import Curve, Point, fits, meeting
-from tnmars.shrinking.scores import Score, Tolerance, tolerance, unknown_error
+from tnmars.shrinking.scores import Score, Tolerance, tolerance
 from tnmars.shrinking.settings import Staircase
 
 
@@ -119,8 +119,7 @@ def lost_words(points: Sequence[Point], start: Point | None, goals: Goals) -> st
 def _allowed(points: Sequence[Point], goals: Goals) -> tuple[float, Tolerance]:
     """The best score, and what is allowed below it."""
     found = tolerance([Score(point.score, point.error) for point in points], goals.max_drop, goals.settings)
-    if found is None:
-        raise unknown_error()
+    assert found is not None, "scores are checked when they are reported"
     return max(point.score for point in points), found
 
 

@@ -27,9 +27,9 @@ from tnmars.shrinking.stages import Stage, Stages
 from tnmars.text.numbers import dashed, times
 
 OTHER = 1_000_003
-"""Seeds of two ranks are so far apart."""
+"""The distance between the seeds of two ranks."""
 EVERY = 20
-"""The bar moves at every such step."""
+"""The number of steps between two updates of the bar."""
 
 
 def shrink(
@@ -56,6 +56,11 @@ def shrink(
     Under `torchrun` all processes call it: gradients are averaged over them, rank 0 evaluates and decides each cut, and
     all return the same curve. Give each process its own part of the data, for example by a `DistributedSampler`.
 
+    The model given is the first point of the curve. If the first stage makes it worse, by more than one standard error
+    (with `max_drop`, by more than half of that), the stage is repeated at a quarter of all rates, at most three times.
+    A warning, `tnmars.ShrinkWarning`, says so if all stages end below it. A loss or a score that is not finite ends the
+    path with the points that it has.
+
     Without `budget` and `max_drop`, the path ends once the score is 5 standard errors below the best, and the smallest
     model within 2 standard errors is chosen. The standard error is computed from what `evaluate` returns:
 
@@ -66,7 +71,8 @@ def shrink(
 
     Args:
         model: A model with compiled layers without gates, fresh or from `tnmars.compress_`. All its parameters that
-            require a gradient are trained; layers with a core that does not are not cut.
+            require a gradient are trained; layers with a core that does not are not cut. Modules without such
+            parameters that are in evaluation mode, such as a frozen BatchNorm, stay there.
         train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
             the model's inputs and, last, the target.
         loss: Called with the model's output and the target; returns a scalar.
@@ -80,10 +86,13 @@ def shrink(
         samples: The number of validation samples, if `evaluate` returns a number alone.
         settings: The constants of the path; see `tnmars.Staircase`.
         saliency: What makes a slice matter: `"norm"`, its share of the layer's squared norm; `"gradient"`, the mean
-            squared derivative of the loss by a gate on it, from 32 batches; or a function, as in `tnmars.Stages`.
+            squared derivative of the loss by a gate on it, from the first batches; or a function, as in
+            `tnmars.Stages`.
         seed: The seed of all random numbers. Your random state is not touched.
         checkpoint: A folder in which every finished stage is saved. Call again with the same arguments after an
-            interruption: the path continues, and gives the same curve.
+            interruption: the path continues, and gives the same curve. The model must have the same weights again; they
+            are in `start.safetensors` of the folder. A loader with `persistent_workers=True` whose data set draws
+            random numbers draws others then.
         progress: Whether a progress bar is shown; by default on a terminal only.
         watch: Called after each stage with `stage`, `parameters`, `ratio`, `ranks`, `score`, `steps` and `seconds`.
 
@@ -92,8 +101,10 @@ def shrink(
 
     Raises:
         TnmarsError: If the model has no compiled layer, a layer has gates, a budget cannot be reached, there are no
-            data, the loss becomes NaN, or `evaluate` returns no number. The model is not changed in any case.
-        CheckpointError: If the checkpoint is of another path, or damaged.
+            data, the loss becomes NaN in the first stage, or `evaluate` returns no number. The model is not changed in
+            any case.
+        CheckpointError: If the checkpoint is of another path, or damaged; or if `evaluate` does not give the last score
+            in it again.
 
     Example:
         >>> import torch, tnmars
@@ -114,6 +125,8 @@ def shrink(
         {'': {'r': 2}}
     """
     known = check_samples(samples)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise TnmarsError(f"seed is {seed!r}, but must be a whole number of at least 0.")
     work = copy.deepcopy(model)
     share_((*work.parameters(), *work.buffers()))
     with own_random_state(train), torch.enable_grad():
@@ -126,7 +139,7 @@ def shrink(
             work,
             budget=budget,
             max_drop=max_drop,
-            samples=trained,
+            train_samples=trained,
             example=moved(inputs, device_of(work))[0],
             settings=settings,
             saliency=rule,
@@ -192,6 +205,7 @@ class _Run:
     ):
         self.model, self.loss, self.evaluate, self.samples, self.watch = model, loss, evaluate, samples, watch
         self.device = device_of(model)
+        self.still = [module for module in model.modules() if not module.training and _is_still(module, model)]
 
     def score(self) -> Score:
         """The score of the model now."""
@@ -237,6 +251,8 @@ class _Run:
     def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> None:
         """One stage, after `done` steps."""
         self.model.train()
+        for module in self.still:
+            module.training = False
         trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # anew: parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
             value = self.loss(call(trained, inputs), _to(target, self.device))
@@ -253,6 +269,9 @@ class _Run:
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             )
             raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", "Take its mean."))
+        if not value.requires_grad:
+            text = "loss returned a tensor that does not depend on the parameters of the model."
+            raise TnmarsError(Problem(text, "Compute it from the model's output, without detach() and no_grad()."))
         number = float(value.detach())
         if not isfinite(number):
             what = "infinite" if abs(number) == inf else "NaN"
@@ -264,6 +283,15 @@ class _Run:
             if has_ranks():  # the loss of the others may be finite, so no rank can go on
                 raise TnmarsError(problem)
             raise NotFiniteError(problem)
+
+
+def _is_still(module: nn.Module, model: nn.Module) -> bool:
+    """Whether a module in evaluation mode stays there: nothing in it is trained, and that is not by chance.
+
+    Modules without parameters, such as dropout, are in evaluation mode by chance if the whole model is.
+    """
+    flags = [value.requires_grad for value in module.parameters()]
+    return not any(flags) and (bool(flags) or model.training)
 
 
 def _place(stream: Stream, seed: int) -> dict[str, int]:

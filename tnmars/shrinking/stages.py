@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import is_first_rank
-from tnmars.models.data import Batch
+from tnmars.models.data import example_batch
 from tnmars.models.rates import annealed, relative_rate
 from tnmars.shrinking.curve import Curve, Point
 from tnmars.shrinking.folder import held, stored, write_model, write_start
@@ -26,7 +26,7 @@ from tnmars.shrinking.model import Shrunk
 from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, resumed, write
 from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
 from tnmars.shrinking.saliency import Saliency, from_norms, name_of
-from tnmars.shrinking.scores import NotFiniteError, Score, score_of, unknown_error
+from tnmars.shrinking.scores import NotFiniteError, Score, check_samples, score_of, unknown_error
 from tnmars.shrinking.settings import Staircase
 
 LOWER = 4
@@ -49,7 +49,7 @@ class Stage:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> stage = next(iter(tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)))
+        >>> stage = next(iter(tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)))
         >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
         (0, 400, 0.52, 0.0)
     """
@@ -73,6 +73,12 @@ class Stage:
         self.optimizer.zero_grad()
         self.done += 1
 
+    @property
+    def trained(self) -> int:
+        """The number of steps that were trained, by `step` or by the optimizer itself."""
+        own = [int(state["step"]) for state in self.optimizer.state.values() if "step" in state]
+        return max([self.done, *own])
+
     def report(self, score: Any, samples: int | None = None, *, position: Mapping[str, int] | None = None) -> None:
         """Ends the stage with the score of the model on validation data.
 
@@ -89,7 +95,7 @@ class Stage:
         """
         self._path._check_open(self)
         try:
-            found = score_of(score, samples, verb="the score is")
+            found = score_of(score, check_samples(samples), verb="the score is")
         except NotFiniteError as error:
             self._path._fail(self, error, position)
             return
@@ -101,24 +107,25 @@ class Stages:
 
     The model is cut in place between stages; its compiled layers stay the same objects with new, smaller parameters.
     Each stage ends with `stage.report(score)`. Then `curve` has all points so far, and when the iterator has ended the
-    chosen one.
+    chosen one: take `path.curve.chosen.model`. The model given ends as that of the last stage, which is smaller.
 
     Args:
         model: A model with compiled layers that have no gates, fresh or trained. It is changed. Under DDP, give the
-            model inside, and wrap it again in each stage. Layers with a core that does not require a gradient are left
-            alone.
+            model inside, and wrap it again in each stage. Layers with a core that does not require a gradient are not
+            cut.
         budget: As in `tnmars.shrink`.
         max_drop: As in `tnmars.shrink`.
-        samples: The number of training samples, for the weight decay of the cores; without it there is none.
-        example: The arguments of the model for one batch: a tensor, or a tuple. With it, multiply-adds and times are
-            those of one pass of the whole model over it. Without it, they are those of the compiled layers alone, for
-            the batch that each was compiled for.
+        train_samples: The number of training samples, for the weight decay of the cores; without it there is none.
+        example: The arguments of the model for one batch: a tensor, a tuple or a mapping. With it, multiply-adds and
+            times are those of one pass of the whole model over it. Without it, they are those of the compiled layers
+            alone, for the batch that each was compiled for.
         settings: The constants of the path.
         saliency: A function that says how much each slice matters, from the model in canonical form and the weights of
             all slices, by layer and bond; it returns a vector for each bond. By default the share of the layer's
             squared norm that runs through the slice.
         checkpoint: A folder in which every finished stage is saved. If it has a path already, that is continued: the
-            model becomes that of its last stage.
+            model, which must have the weights that the path began with, becomes that of its last stage. These weights
+            are in `start.safetensors` of the folder.
         start: The score of the model as it is given, if it is known, in any form that `Stage.report` takes. The model
             is then the first point of the curve. If the first stage ends more than one standard error below it (with
             `max_drop`, more than half of that), the model is put back and the stage is repeated at a quarter of all
@@ -140,7 +147,7 @@ class Stages:
         >>> model, x = tnmars.compile(graph), torch.randn(64, 6)
         >>> y = x @ torch.randn(6, 1) @ torch.randn(1, 5)
         >>> path = tnmars.Stages(
-        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), samples=64
+        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), train_samples=64
         ... )
         >>> for stage in path:
         ...     for _ in range(stage.steps):
@@ -162,20 +169,23 @@ class Stages:
         *,
         budget: int | str | Sequence[int | str] | None = None,
         max_drop: float | None = None,
-        samples: int | None = None,
+        train_samples: int | None = None,
         example: Any = None,
         settings: Staircase | None = None,
         saliency: Saliency | None = None,
         checkpoint: str | Path | None = None,
         start: Any = None,
     ):
+        if settings is not None and not isinstance(settings, Staircase):
+            text = f"settings is a {type(settings).__name__}, but must be a tnmars.Staircase."
+            raise TnmarsError(Problem(text, "Write settings=tnmars.Staircase(first=100)."))
         self.model, self.settings = model, settings or Staircase()
         self.position: Mapping[str, int] | None = None
         self._goals = Goals.of(budget, max_drop, self.settings)
-        batch = None if example is None else _batch(example)
+        batch = None if example is None else example_batch(example)
         rest_ms = None if checkpoint is None else measured_ms(checkpoint)
         self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms, rest_ms)
-        self._samples, self._checkpoint = samples, checkpoint
+        self._samples, self._checkpoint = check_samples(train_samples, "train_samples"), checkpoint
         self._points: list[Point] = []
         self._start: Point | None = None
         self._before: dict[str, Tensor] | None = None
@@ -191,7 +201,7 @@ class Stages:
                 ranks=self._shrunk.ranks(),
                 weights=fingerprint(model),
                 saliency=name_of(saliency or from_norms),
-                train_samples=samples,
+                train_samples=self._samples,
             )
             found = resumed(checkpoint, self._record, self._template)
             if found is not None:
@@ -202,7 +212,7 @@ class Stages:
     def _begin(self, score: Score, position: Mapping[str, int] | None = None) -> None:
         """Makes the model as it is given the first point of the curve."""
         if self._goals.needs_error and score.error is None:
-            raise unknown_error()
+            raise unknown_error(self._function)
         self._start = self._point(0, score)
         self._points.append(self._start)
         self._before = copy.deepcopy(self.model.state_dict())
@@ -291,10 +301,10 @@ class Stages:
     def _report(self, stage: Stage, score: Score, position: Mapping[str, int] | None) -> None:
         if self._goals.needs_error and score.error is None:
             if not self._points:
-                raise unknown_error()
+                raise unknown_error(self._function)
             score = Score(score.value, max(self._points, key=lambda point: point.score).error)
         stage.is_reported = True
-        self._steps += stage.done or stage.steps
+        self._steps += stage.trained
         if self._is_first and self._start is not None:
             is_lost = score.value < self._start.score - self._goals.margin(self._start)
             if is_lost and self._share > LEAST:
@@ -369,7 +379,3 @@ class Stages:
             )
         is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)  # type: ignore[index]
         return torch.optim.Adam(groups, fused=is_fused)
-
-
-def _batch(example: Any) -> Batch:
-    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
