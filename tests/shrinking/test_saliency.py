@@ -66,7 +66,7 @@ def reversed_norms(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> d
 def error_of_a_cut(graph: Graph, rule: Saliency, seed: int) -> float:
     """The relative error of a random weight right after a cut to 70 % of its parameters, without any training."""
     torch.manual_seed(seed)
-    model = nn.Sequential(tnmars.compile(graph, dtype=torch.float64))
+    model = tnmars.compile(graph, dtype=torch.float64)
     before = model().detach()
     size = sum(value.numel() for value in model.parameters())
     shrunk = Shrunk(model, None, Goals.of(int(0.7 * size), None, tnmars.Staircase(factor=0.6)), rule)
@@ -81,7 +81,7 @@ def test_right_after_a_cut_the_error_is_smaller_than_by_chance(graph: Graph) -> 
         sum(error_of_a_cut(graph, rule, seed) for seed in seeds) / len(seeds)
         for rule in (from_norms, by_chance, reversed_norms)
     )
-    assert own < 0.9 * chance and own < 0.8 * worst
+    assert own < 0.6 * chance and own < 0.5 * worst
 
 
 def test_a_small_term_of_a_sum_has_small_saliencies() -> None:
