@@ -5,6 +5,7 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
+from shrink_kit import SHAPES
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
@@ -42,16 +43,6 @@ def test_on_a_tree_they_are_shares_of_squared_singular_values() -> None:
     model, _, weights = gauged(graph)
     exact = torch.linalg.svdvals(model[0].dense().detach())[:4].square()
     torch.testing.assert_close(from_norms(model, weights)["0"]["r"], exact / exact.sum())
-
-
-SHAPES = {
-    "ring": families.tr("tensor", free=(4, 4, 4), rank=4),
-    "tucker": families.tucker("tensor", free=(4, 4, 4), rank=4),
-    "cp": families.cp("tensor", free=(4, 4, 4), rank=9),
-    "block": families.btd("tensor", free=(4, 4, 4), rank=3, terms=3),
-    "peps": families.peps("tensor", free=(4, 4, 4, 1), grid=(2, 2), rank=3),
-    "complete": families.complete("tensor", free=(4, 4, 4), rank=3),
-}
 
 
 def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:

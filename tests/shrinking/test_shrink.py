@@ -1,92 +1,38 @@
-"""`shrink` as a whole: planted ranks, every shape of graph, ordinary parts, resuming bit for bit, what is refused."""
+"""`shrink` as a whole: planted ranks, every shape of graph, ordinary parts, trained starts, what is refused."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from shrink_kit import (
+    CHAIN,
+    HASTY,
+    QUICK,
+    SHAPES,
+    X,
+    Y,
+    accuracy,
+    assert_same,
+    figures,
+    loader,
+    shrunk,
+    student,
+    trained,
+)
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tnmars
-from tnmars import CheckpointError, TnmarsError, families
+from tnmars import TnmarsError, families
 from tnmars.shrinking.batches import count
-
-QUICK = tnmars.Staircase(first=30)
-X = torch.randn(640, 12, generator=torch.Generator().manual_seed(0))
-TEACHER = torch.randn(12, 2, generator=torch.Generator().manual_seed(1)) @ torch.randn(
-    2, 8, generator=torch.Generator().manual_seed(2)
-)
-Y = (X @ TEACHER).argmax(-1)
-
-
-def accuracy(model: nn.Module) -> tuple[float, int]:
-    return float((model(X[512:]).argmax(-1) == Y[512:]).float().mean()), 128
-
-
-def loader(**options: Any) -> DataLoader:
-    return DataLoader(TensorDataset(X[:512], Y[:512]), batch_size=64, shuffle=True, **options)
-
-
-def student(rank: int = 8, seed: int = 3) -> nn.Sequential:
-    torch.manual_seed(seed)
-    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=rank)
-    return nn.Sequential(nn.Dropout(0.05), tnmars.compile(graph, batch=64))
-
-
-def shrunk(model: nn.Module | None = None, **options: Any) -> tnmars.Curve:
-    given = {"train": loader(), "loss": cross_entropy, "evaluate": accuracy, "settings": QUICK, **options}
-    return tnmars.shrink(student() if model is None else model, **given)
-
-
-def figures(curve: tnmars.Curve) -> list[tuple[object, ...]]:
-    """All that a curve says, but for its seconds."""
-    return [
-        (p.stage, p.parameters, p.bytes, p.macs, p.ms, p.ratio, p.ranks, p.score, p.error, p.steps)
-        for p in curve.points
-    ] + [(curve.reason, curve.chosen_at, curve.start, dict(curve.budgets))]
-
-
-def assert_same(one: tnmars.Curve, other: tnmars.Curve) -> None:
-    assert figures(one) == figures(other)
-    for first, second in zip(one.points, other.points, strict=True):
-        states = first.model.state_dict(), second.model.state_dict()
-        assert states[0].keys() == states[1].keys()
-        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-
-
-class Killed(BaseException):
-    """Not an error that anything would handle."""
-
-
-def killed_after(stage: int) -> Callable[[Any], None]:
-    def watch(record: Any) -> None:
-        if record["stage"] == stage:
-            raise Killed
-
-    return watch
-
-
-def killed_at(steps: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """A loss that ends the process, so to speak, after some steps."""
-    done = 0
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        nonlocal done
-        done += 1
-        if done > steps:
-            raise Killed
-        return cross_entropy(output, target)
-
-    return loss
-
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
@@ -125,17 +71,6 @@ def test_saliency_from_gradients_and_by_hand() -> None:
 
     curve = shrunk(saliency=first_slices_go, budget=70)
     assert seen[0] == {"1": {"r": 8}} and curve.chosen.ranks == {"1": {"r": 3}}
-
-
-CHAIN = families.tt("tensor", free=(4, 4, 4), ranks=(2, 2))
-SHAPES = {
-    "ring": families.tr("tensor", free=(4, 4, 4), rank=4),
-    "tucker": families.tucker("tensor", free=(4, 4, 4), rank=4),
-    "cp": families.cp("tensor", free=(4, 4, 4), rank=9),
-    "block": families.btd("tensor", free=(4, 4, 4), rank=3, terms=3),
-    "peps": families.peps("tensor", free=(4, 4, 4, 1), grid=(2, 2), rank=3),
-    "complete": families.complete("tensor", free=(4, 4, 4), rank=3),
-}
 
 
 def test_one_bad_number_does_not_lose_the_curve(tmp_path: Path) -> None:
@@ -301,22 +236,6 @@ def test_a_compressed_model_is_a_start() -> None:
     assert curve.chosen.parameters <= (12 * 32 + 32 + 32 * 8 + 8) / 3
 
 
-def trained() -> nn.Sequential:
-    """A model at the end of a careful training: large steps make it worse."""
-    torch.manual_seed(3)
-    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=2)
-    model = nn.Sequential(tnmars.compile(graph, batch=64))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(400):
-        cross_entropy(model(X[:512]), Y[:512]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
-HASTY = tnmars.Staircase(first=4, rate=1.0)
-
-
 def test_a_trained_model_does_not_get_worse_at_the_same_size() -> None:
     model = trained()
     curve = shrunk(model, settings=HASTY, max_drop=0.04)
@@ -333,18 +252,9 @@ def test_a_model_given_within_the_budget_is_kept_if_training_harms_it() -> None:
     model = trained()
     with pytest.warns(tnmars.ShrinkWarning, match="every stage ended below the score of the model given") as seen:
         curve = shrunk(model, settings=tnmars.Staircase(first=4, rate=1e4), budget=48)
-    assert seen[0].filename == __file__
+    assert Path(seen[0].filename).name == "shrink_kit.py"  # where shrink is called
     assert curve.chosen_at == 0 and "It is the model given" in curve.reason and "divided by 64" in curve.reason
     assert curve.at(48) is curve.chosen
-
-
-def test_a_repeated_stage_continues_bit_for_bit(tmp_path: Path) -> None:
-    whole = shrunk(trained(), settings=HASTY, max_drop=0.1)
-    assert "All rates were divided by" in whole.reason
-    for steps in (3, 9, 9):
-        with pytest.raises(Killed):
-            shrunk(trained(), settings=HASTY, max_drop=0.1, loss=killed_at(steps), checkpoint=tmp_path)
-    assert_same(shrunk(trained(), settings=HASTY, max_drop=0.1, checkpoint=tmp_path), whole)
 
 
 # --- nothing is changed, and the same seed gives the same curve -----------------------------------------------------
@@ -369,128 +279,6 @@ def test_the_seed_decides() -> None:
     assert_same(one, shrunk(budget=90, seed=1))
     other = shrunk(budget=90, seed=2)
     assert not torch.equal(one.points[1].model[1].dense(), other.points[1].model[1].dense())
-
-
-@pytest.mark.parametrize(
-    "data", [lambda: loader(), lambda: loader(generator=torch.Generator()), lambda: list(loader())]
-)
-def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], Any]) -> None:
-    torch.manual_seed(0)
-    batches = data()
-    whole = shrunk(train=batches, budget=70)
-    assert len(whole.points) > 4
-    for stage in (1, 3, 4):
-        with pytest.raises(Killed):
-            shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=killed_after(stage))
-    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path), whole)
-    seen: list[Any] = []
-    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=seen.append), whole)  # nothing is trained
-    assert not seen
-
-
-def test_a_path_with_random_saliencies_continues_too(tmp_path: Path) -> None:
-    def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}
-
-    whole = shrunk(budget=90, saliency=by_chance)
-    with pytest.raises(Killed):
-        shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path, watch=killed_after(1))
-    assert_same(shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path), whole)
-
-
-def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> None:
-    whole = shrunk(budget=70)
-    with pytest.raises(Killed):
-        shrunk(loss=killed_at(whole.points[1].steps + 10), budget=70, checkpoint=tmp_path)
-    found = tnmars.load_curve(tmp_path, student())
-    assert len(found.points) == 2 and not found.is_finished and "not finished" in str(found)
-    assert_same(shrunk(budget=70, checkpoint=tmp_path), whole)
-    assert not list(tmp_path.glob("*.pt")) and not list(tmp_path.glob("*.pkl"))
-
-
-def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(1))
-    with pytest.raises(CheckpointError, match="is a path with seed 1, but seed is 2"):
-        shrunk(budget=70, checkpoint=tmp_path, seed=2)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"model": student(seed=4)}, "it began with other weights than the model given"),
-        ({"saliency": "gradient"}, "is another path: its saliency is norm, but now gradient"),
-        ({"train": list(loader())[:4]}, "is another path: its train_samples is 512, but now 256"),
-        ({"evaluate": lambda model: (0.1, 128)}, r"the model of its last stage has a score of 0\.1 now, but had"),
-    ],
-    ids=["weights", "saliency", "data", "evaluate"],
-)
-@pytest.mark.parametrize("is_finished", [False, True], ids=["killed", "finished"])
-def test_a_checkpoint_of_another_run_is_refused(
-    tmp_path: Path, options: dict[str, Any], words: str, is_finished: bool
-) -> None:
-    quick = {"budget": 100, "checkpoint": tmp_path, "settings": tnmars.Staircase(first=5)}
-    if is_finished:
-        shrunk(**quick)
-    else:
-        with pytest.raises(Killed):
-            shrunk(watch=killed_after(1), **quick)
-    with pytest.raises(CheckpointError, match=words):
-        shrunk(**quick, **options)
-
-
-def test_a_model_without_a_seed_continues_from_the_weights_that_are_saved(tmp_path: Path) -> None:
-    quick = {"budget": 80, "checkpoint": tmp_path, "settings": tnmars.Staircase(first=5)}
-    with pytest.raises(Killed):
-        shrunk(watch=killed_after(2), **quick)
-    with pytest.raises(CheckpointError, match=r"tnmars\.load_into\(model, '.*start\.safetensors'\)"):
-        shrunk(student(seed=4), **quick)
-    again = tnmars.load_into(student(seed=4), tmp_path / "start.safetensors")
-    assert_same(shrunk(again, **quick), shrunk(**{**quick, "checkpoint": None}))
-
-
-def test_stages_and_shrink_do_not_continue_each_other(tmp_path: Path) -> None:
-    model = student()
-    options = {"budget": 100, "settings": QUICK, "checkpoint": tmp_path}
-    next(iter(tnmars.Stages(model, **options))).report(0.5)
-    with pytest.raises(CheckpointError, match=r"was written by tnmars\.Stages, not by tnmars\.shrink"):
-        shrunk(**options)
-
-
-def test_a_curve_is_not_saved_over_its_checkpoint(tmp_path: Path) -> None:
-    curve = shrunk(budget=100, checkpoint=tmp_path, settings=tnmars.Staircase(first=5))
-    with pytest.raises(TnmarsError, match=r"is the checkpoint of a path, which this curve would overwrite"):
-        curve.save(tmp_path)
-    assert_same(shrunk(budget=100, checkpoint=tmp_path, settings=tnmars.Staircase(first=5)), curve)
-
-
-def test_a_path_in_milliseconds_continues_with_the_time_that_was_measured(tmp_path: Path) -> None:
-    def mixed() -> nn.Sequential:
-        return nn.Sequential(student(), nn.Linear(8, 8))
-
-    options = {"budget": "50 ms", "settings": tnmars.Staircase(first=5), "checkpoint": tmp_path}
-    torch.manual_seed(0)
-    first = shrunk(tnmars.load_into(mixed(), _saved(mixed(), tmp_path)), **options)
-    again = shrunk(tnmars.load_into(mixed(), tmp_path / "start.safetensors"), **options)
-    assert again.dense["ms"] == first.dense["ms"] and figures(again) == figures(first)
-
-
-def _saved(model: nn.Module, folder: Path) -> Path:
-    tnmars.save(model, folder / "model.safetensors")
-    return folder / "model.safetensors"
-
-
-def test_a_curve_is_saved_and_loaded(tmp_path: Path) -> None:
-    curve = shrunk(budget=["1.2x", 70])
-    curve.save(tmp_path / "curve")
-    back = tnmars.load_curve(tmp_path / "curve", nn.Sequential(nn.Dropout(0.05), nn.Linear(12, 8)))
-    assert_same(back, curve)
-    assert str(back) == str(curve)
-    assert back.at("1.2x").parameters == curve.at("1.2x").parameters
-    with pytest.raises(CheckpointError, match=r"can be loaded, but not continued"):
-        shrunk(budget=["1.2x", 70], checkpoint=tmp_path / "curve")
-    with pytest.raises(CheckpointError, match="does not exist"):
-        tnmars.load_curve(tmp_path / "nowhere", student())
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, res
 from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
 from tnmars.shrinking.saliency import Saliency, from_norms, name_of
 from tnmars.shrinking.scores import NotFiniteError, Score, check_samples, score_of, unknown_error
-from tnmars.shrinking.settings import Staircase
+from tnmars.shrinking.settings import Staircase, check_settings
 
 LOWER = 4
 """What all rates are divided by when the first stage ends below the model given."""
@@ -49,7 +49,8 @@ class Stage:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> stage = next(iter(tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)))
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> stage = next(iter(path))
         >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
         (0, 400, 0.52, 0.0)
     """
@@ -176,10 +177,7 @@ class Stages:
         checkpoint: str | Path | None = None,
         start: Any = None,
     ):
-        if settings is not None and not isinstance(settings, Staircase):
-            text = f"settings is a {type(settings).__name__}, but must be a tnmars.Staircase."
-            raise TnmarsError(Problem(text, "Write settings=tnmars.Staircase(first=100)."))
-        self.model, self.settings = model, settings or Staircase()
+        self.model, self.settings = model, check_settings(settings)
         self.position: Mapping[str, int] | None = None
         self._goals = Goals.of(budget, max_drop, self.settings)
         batch = None if example is None else example_batch(example)
