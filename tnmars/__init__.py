@@ -41,6 +41,7 @@ _PUBLIC = {
     "ship.freezing": "cached freeze",
     "ship.source": "write_source",
     "shrinking.curve": "Curve Point load_curve",
+    "shrinking.rule": "ShrinkWarning",
     "shrinking.settings": "Staircase",
     "shrinking.shrink": "shrink",
     "shrinking.stages": "Stage Stages",
@@ -127,6 +128,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.shrinking.curve import Curve as Curve
     from tnmars.shrinking.curve import Point as Point
     from tnmars.shrinking.curve import load_curve as load_curve
+    from tnmars.shrinking.rule import ShrinkWarning as ShrinkWarning
     from tnmars.shrinking.settings import Staircase as Staircase
     from tnmars.shrinking.shrink import shrink as shrink
     from tnmars.shrinking.stages import Stage as Stage

@@ -64,7 +64,7 @@ GROUPS = (
         "shrink",
         "Shrinking while training",
         "Ranks that choose themselves along one training. [How to](../shrink.md).",
-        "shrink Curve Point load_curve Stages Stage Staircase",
+        "shrink Curve Point load_curve Stages Stage Staircase ShrinkWarning",
     ),
     Group(
         "train",

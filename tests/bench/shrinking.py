@@ -187,7 +187,7 @@ def uniform(name: str, given: Task, rank: int, seed: int, recorder: Recorder) ->
     clock = time.process_time()
     model, steps = given.network(rank), STEPS[rank]
     path = tnmars.Stages(
-        model, budget="1.001x", samples=len(given.train) * BATCH, settings=tnmars.Staircase(first=steps // 2)
+        model, budget="1.001x", train_samples=len(given.train) * BATCH, settings=tnmars.Staircase(first=steps // 2)
     )
     stage, done = next(iter(path)), 0
     torch.manual_seed(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
+from shrink_kit import SHAPES
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
@@ -12,7 +13,7 @@ import tnmars
 from tnmars import Graph, TnmarsError, families
 from tnmars.shrinking.model import Shrunk
 from tnmars.shrinking.rule import Goals
-from tnmars.shrinking.saliency import check, from_gradients, from_norms
+from tnmars.shrinking.saliency import Saliency, check, from_gradients, from_norms
 
 TRAIN = families.tt("linear", inputs=(3, 4), outputs=(4, 2), rank=3)
 RING = families.tr("linear", inputs=(3, 4), outputs=(4, 2), rank=3)
@@ -42,6 +43,36 @@ def test_on_a_tree_they_are_shares_of_squared_singular_values() -> None:
     model, _, weights = gauged(graph)
     exact = torch.linalg.svdvals(model[0].dense().detach())[:4].square()
     torch.testing.assert_close(from_norms(model, weights)["0"]["r"], exact / exact.sum())
+
+
+def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}
+
+
+def reversed_norms(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    found = from_norms(model, weights)
+    return {name: {bond: 1 / (each + 1e-9) for bond, each in own.items()} for name, own in found.items()}
+
+
+def error_of_a_cut(graph: Graph, rule: Saliency, seed: int) -> float:
+    """The relative error of a random weight right after a cut to 70 % of its parameters, without any training."""
+    torch.manual_seed(seed)
+    model = tnmars.compile(graph, dtype=torch.float64)
+    before = model().detach()
+    size = sum(value.numel() for value in model.parameters())
+    shrunk = Shrunk(model, None, Goals.of(int(0.7 * size), None, tnmars.Staircase(factor=0.6)), rule)
+    shrunk.cut_()
+    return float((model().detach() - before).norm() / before.norm())
+
+
+@pytest.mark.parametrize("graph", SHAPES.values(), ids=SHAPES)
+def test_right_after_a_cut_the_error_is_smaller_than_by_chance(graph: Graph) -> None:
+    seeds = range(8)
+    own, chance, worst = (
+        sum(error_of_a_cut(graph, rule, seed) for seed in seeds) / len(seeds)
+        for rule in (from_norms, by_chance, reversed_norms)
+    )
+    assert own < 0.6 * chance and own < 0.5 * worst
 
 
 def test_a_small_term_of_a_sum_has_small_saliencies() -> None:

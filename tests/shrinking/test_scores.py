@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
+import numpy
 import pytest
 import torch
 
@@ -51,6 +52,7 @@ def test_a_number_that_is_no_share_has_no_error(given: object) -> None:
     [
         (None, "evaluate returned a NoneType"),
         ("good", "evaluate returned a str"),
+        ("0.5", "evaluate returned a str"),
         (torch.ones(2, 2), "evaluate returned a Tensor"),
         (float("nan"), "evaluate returned nan"),
         (torch.tensor([1.0, torch.inf]), "evaluate returned inf"),
@@ -62,6 +64,13 @@ def test_a_number_that_is_no_share_has_no_error(given: object) -> None:
 def test_what_is_no_score_is_refused(given: object, words: str) -> None:
     with pytest.raises(TnmarsError, match=words):
         score_of(given)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert score_of((numpy.float64(0.9), numpy.int64(100))) == score_of((0.9, 100))
+    right = numpy.arange(50) % 3 == 0
+    assert score_of(right) == score_of(torch.from_numpy(right))
+    assert score_of(numpy.array(0.5), 100) == score_of(0.5, 100)
 
 
 def test_a_drop_that_is_allowed_replaces_standard_errors() -> None:

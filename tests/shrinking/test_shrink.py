@@ -1,65 +1,38 @@
-"""`shrink` as a whole: planted ranks, every shape of graph, ordinary parts, resuming bit for bit, what is refused."""
+"""`shrink` as a whole: planted ranks, every shape of graph, ordinary parts, trained starts, what is refused."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from shrink_kit import (
+    CHAIN,
+    HASTY,
+    QUICK,
+    SHAPES,
+    X,
+    Y,
+    accuracy,
+    assert_same,
+    figures,
+    loader,
+    shrunk,
+    student,
+    trained,
+)
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tnmars
-from tnmars import CheckpointError, TnmarsError, families
-
-QUICK = tnmars.Staircase(first=30)
-X = torch.randn(640, 12, generator=torch.Generator().manual_seed(0))
-TEACHER = torch.randn(12, 2, generator=torch.Generator().manual_seed(1)) @ torch.randn(
-    2, 8, generator=torch.Generator().manual_seed(2)
-)
-Y = (X @ TEACHER).argmax(-1)
-
-
-def accuracy(model: nn.Module) -> tuple[float, int]:
-    return float((model(X[512:]).argmax(-1) == Y[512:]).float().mean()), 128
-
-
-def loader(**options: Any) -> DataLoader:
-    return DataLoader(TensorDataset(X[:512], Y[:512]), batch_size=64, shuffle=True, **options)
-
-
-def student(rank: int = 8) -> nn.Sequential:
-    torch.manual_seed(3)
-    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=rank)
-    return nn.Sequential(nn.Dropout(0.05), tnmars.compile(graph, batch=64))
-
-
-def shrunk(model: nn.Module | None = None, **options: Any) -> tnmars.Curve:
-    given = {"train": loader(), "loss": cross_entropy, "evaluate": accuracy, "settings": QUICK, **options}
-    return tnmars.shrink(student() if model is None else model, **given)
-
-
-def figures(curve: tnmars.Curve) -> list[tuple[object, ...]]:
-    """All that a curve says, but for its seconds."""
-    return [
-        (p.stage, p.parameters, p.bytes, p.macs, p.ms, p.ratio, p.ranks, p.score, p.error, p.steps)
-        for p in curve.points
-    ] + [(curve.reason, curve.chosen_at, curve.start, dict(curve.budgets))]
-
-
-def assert_same(one: tnmars.Curve, other: tnmars.Curve) -> None:
-    assert figures(one) == figures(other)
-    for first, second in zip(one.points, other.points, strict=True):
-        states = first.model.state_dict(), second.model.state_dict()
-        assert states[0].keys() == states[1].keys()
-        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-
+from tnmars import TnmarsError, families
+from tnmars.shrinking.batches import count
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
@@ -100,15 +73,55 @@ def test_saliency_from_gradients_and_by_hand() -> None:
     assert seen[0] == {"1": {"r": 8}} and curve.chosen.ranks == {"1": {"r": 3}}
 
 
-CHAIN = families.tt("tensor", free=(4, 4, 4), ranks=(2, 2))
-SHAPES = {
-    "ring": families.tr("tensor", free=(4, 4, 4), rank=4),
-    "tucker": families.tucker("tensor", free=(4, 4, 4), rank=4),
-    "cp": families.cp("tensor", free=(4, 4, 4), rank=9),
-    "block": families.btd("tensor", free=(4, 4, 4), rank=3, terms=3),
-    "peps": families.peps("tensor", free=(4, 4, 4, 1), grid=(2, 2), rank=3),
-    "complete": families.complete("tensor", free=(4, 4, 4), rank=3),
-}
+def test_one_bad_number_does_not_lose_the_curve(tmp_path: Path) -> None:
+    whole = shrunk(budget=50)
+    calls = 0
+
+    def evaluate(model: nn.Module) -> tuple[float, int]:
+        nonlocal calls
+        calls += 1
+        return (float("nan"), 128) if calls == 4 else accuracy(model)
+
+    curve = shrunk(budget=50, evaluate=evaluate, checkpoint=tmp_path)
+    assert figures(curve)[:-1] == figures(whole)[:3] and curve.is_finished
+    assert curve.reason.endswith("The path ended early: evaluate returned nan, which is not a finite number.")
+    assert_same(shrunk(budget=50, checkpoint=tmp_path), whole)  # the stage is trained again
+
+    steps = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return cross_entropy(output, target) * (torch.nan if steps == whole.points[2].steps + 5 else 1.0)
+
+    curve = shrunk(budget=50, loss=loss)
+    assert figures(curve)[:-1] == figures(whole)[:3]
+    assert curve.reason.endswith("The path ended early: the loss became NaN in step 5 of stage 3.")
+
+
+def test_a_loss_that_diverges_at_first_is_repeated_at_a_lower_rate() -> None:
+    steps = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        return cross_entropy(output, target) * (torch.inf if steps == 8 else 1.0)
+
+    curve = shrunk(budget=90, loss=loss)
+    assert curve.points[1].steps == 7 + 60 and "divided by 4" in curve.reason
+
+
+def test_a_score_without_a_standard_error_takes_that_of_the_best() -> None:
+    calls = 0
+
+    def evaluate(model: nn.Module) -> tuple[float, int]:
+        nonlocal calls
+        calls += 1
+        return (0.9, 100) if calls < 5 else (-0.2, 100)
+
+    curve = shrunk(evaluate=evaluate)
+    assert [point.score for point in curve.points] == [0.9] * 4 + [-0.2]
+    assert curve.points[-1].error == curve.points[0].error and curve.chosen_at == 3
 
 
 @pytest.mark.long
@@ -185,7 +198,27 @@ def test_ordinary_parts_train_along() -> None:
     assert not torch.equal(small.norm.running_mean, net.norm.running_mean)
     assert curve.chosen.parameters == sum(value.numel() for value in small.parameters())
     sizes = [sum(value.numel() for value in point.model.table.parameters()) for point in curve.points]
-    assert sizes == [156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
+    assert sizes == [156, 156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_frozen_norm_in_evaluation_mode_stays_there(is_training: bool) -> None:
+    class Noting(nn.Dropout):
+        modes: list[bool] = []  # noqa: RUF012
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.modes.append(self.training)
+            return super().forward(x)
+
+    fixed, free = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+    fixed.requires_grad_(False)
+    model = nn.Sequential(student(), fixed, free, Noting()).train(is_training)
+    fixed.eval()
+    curve = shrunk(model, budget=120, settings=tnmars.Staircase(first=5))
+    small = curve.points[1].model
+    assert torch.equal(small[1].running_mean, fixed.running_mean)
+    assert not torch.equal(small[2].running_mean, free.running_mean)
+    assert True in Noting.modes  # dropout is active, whatever mode the model was given in
 
 
 def test_a_compressed_model_is_a_start() -> None:
@@ -201,6 +234,27 @@ def test_a_compressed_model_is_a_start() -> None:
     assert curve.start is not None and curve.start > 0.7
     assert curve.chosen.score > curve.start - 0.05
     assert curve.chosen.parameters <= (12 * 32 + 32 + 32 * 8 + 8) / 3
+
+
+def test_a_trained_model_does_not_get_worse_at_the_same_size() -> None:
+    model = trained()
+    curve = shrunk(model, settings=HASTY, max_drop=0.04)
+    first, after = curve.points[:2]
+    assert first.stage == first.steps == 0 and after.stage == 1
+    assert first.score == curve.start == accuracy(model)[0]
+    assert torch.equal(first.model[0].dense(), model[0].dense())
+    assert after.score >= first.score - 0.02 and after.steps in (16, 24, 32)
+    assert curve.chosen.score >= first.score - 0.04
+    assert "All rates were divided by" in curve.reason and curve.reason in str(curve)
+
+
+def test_a_model_given_within_the_budget_is_kept_if_training_harms_it() -> None:
+    model = trained()
+    with pytest.warns(tnmars.ShrinkWarning, match="every stage ended below the score of the model given") as seen:
+        curve = shrunk(model, settings=tnmars.Staircase(first=4, rate=1e4), budget=48)
+    assert Path(seen[0].filename).name == "shrink_kit.py"  # where shrink is called
+    assert curve.chosen_at == 0 and "It is the model given" in curve.reason and "divided by 64" in curve.reason
+    assert curve.at(48) is curve.chosen
 
 
 # --- nothing is changed, and the same seed gives the same curve -----------------------------------------------------
@@ -224,86 +278,7 @@ def test_the_seed_decides() -> None:
     torch.manual_seed(2)
     assert_same(one, shrunk(budget=90, seed=1))
     other = shrunk(budget=90, seed=2)
-    assert not torch.equal(one.points[0].model[1].dense(), other.points[0].model[1].dense())
-
-
-class Killed(BaseException):
-    """Not an error that anything would handle."""
-
-
-def killed_after(stage: int) -> Callable[[Any], None]:
-    def watch(record: Any) -> None:
-        if record["stage"] == stage:
-            raise Killed
-
-    return watch
-
-
-@pytest.mark.parametrize(
-    "data", [lambda: loader(), lambda: loader(generator=torch.Generator()), lambda: list(loader())]
-)
-def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], Any]) -> None:
-    torch.manual_seed(0)
-    batches = data()
-    whole = shrunk(train=batches, budget=70)
-    assert len(whole.points) > 4
-    for stage in (0, 2, 3):
-        with pytest.raises(Killed):
-            shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=killed_after(stage))
-    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path), whole)
-    seen: list[Any] = []
-    assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=seen.append), whole)  # nothing is trained
-    assert not seen
-
-
-def test_a_path_with_random_saliencies_continues_too(tmp_path: Path) -> None:
-    def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}
-
-    whole = shrunk(budget=90, saliency=by_chance)
-    with pytest.raises(Killed):
-        shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path, watch=killed_after(1))
-    assert_same(shrunk(budget=90, saliency=by_chance, checkpoint=tmp_path), whole)
-
-
-def test_a_kill_in_the_middle_of_a_stage_costs_that_stage(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    whole = shrunk(budget=70)
-    steps = 0
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        nonlocal steps
-        steps += 1
-        if steps == whole.points[1].steps + 10:
-            raise Killed
-        return cross_entropy(output, target)
-
-    with pytest.raises(Killed):
-        shrunk(loss=loss, budget=70, checkpoint=tmp_path)
-    found = tnmars.load_curve(tmp_path, student())
-    assert len(found.points) == 2 and not found.is_finished and "not finished" in str(found)
-    assert_same(shrunk(budget=70, checkpoint=tmp_path), whole)
-    assert not list(tmp_path.glob("*.pt")) and not list(tmp_path.glob("*.pkl"))
-
-
-def test_a_checkpoint_of_another_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        shrunk(budget=70, checkpoint=tmp_path, seed=1, watch=killed_after(0))
-    with pytest.raises(CheckpointError, match="is a path with seed 1, but seed is 2"):
-        shrunk(budget=70, checkpoint=tmp_path, seed=2)
-
-
-def test_a_curve_is_saved_and_loaded(tmp_path: Path) -> None:
-    curve = shrunk(budget=["1.2x", 70])
-    curve.save(tmp_path / "curve")
-    back = tnmars.load_curve(tmp_path / "curve", nn.Sequential(nn.Dropout(0.05), nn.Linear(12, 8)))
-    assert_same(back, curve)
-    assert str(back) == str(curve)
-    assert back.at("1.2x").parameters == curve.at("1.2x").parameters
-    with pytest.raises(CheckpointError, match=r"can be loaded, but not continued"):
-        shrunk(budget=["1.2x", 70], checkpoint=tmp_path / "curve")
-    with pytest.raises(CheckpointError, match="does not exist"):
-        tnmars.load_curve(tmp_path / "nowhere", student())
+    assert not torch.equal(one.points[1].model[1].dense(), other.points[1].model[1].dense())
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -317,7 +292,7 @@ def test_the_table_the_page_and_the_records(tmp_path: Path, capsys: pytest.Captu
     assert len(text) == 1 + len(curve.points) + 2 and text[-1] == f"chosen: {curve.reason}"
     (marked,) = (line for line in text if line.startswith("*"))
     assert f"{curve.chosen.parameters} " in marked
-    assert [entry["parameters"] for entry in seen] == [point.parameters for point in curve.points]
+    assert [entry["parameters"] for entry in seen] == [point.parameters for point in curve.points[1:]]
     curve.report(tmp_path / "curve.html")
     page = (tmp_path / "curve.html").read_text(encoding="utf-8")
     assert page.count("<tr") == 1 + len(curve.points) and "<svg" in page and curve.reason in page
@@ -331,6 +306,21 @@ def test_the_table_the_page_and_the_records(tmp_path: Path, capsys: pytest.Captu
 
 def nan_loss(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output, target) * torch.nan
+
+
+class Endless(IterableDataset):
+    """Samples without an end and without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from zip(X, Y, strict=True)
+
+
+def test_data_without_an_end_train_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tnmars.shrinking.batches.MOST", 20)
+    assert count(DataLoader(Endless(), batch_size=64)) == 20 * 64
+    curve = shrunk(train=DataLoader(Endless(), batch_size=64), budget=90, settings=tnmars.Staircase(first=5))
+    assert curve.chosen.parameters <= 90
 
 
 class Once:
@@ -352,15 +342,20 @@ class Once:
         ({"train": []}, "train has no batch"),
         ({"train": iter([(X, Y)])}, "train is an iterator, which can be read only once"),
         ({"train": X}, "train is a tensor"),
-        ({"train": TensorDataset(X, Y)}, "is a TensorDataset, which yields single samples"),
+        ({"train": TensorDataset(X, Y)}, "train is a TensorDataset, which yields single samples"),
+        ({"train": 3}, "train is of type int, but must be an iterable of batches"),
         ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
         ({"train": Once()}, "train has batches only in its first pass"),
-        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 0. The model given is unchanged"),
+        ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),
         ({"loss": lambda output, target: 0.0}, "loss returned a float"),
+        ({"loss": lambda output, target: output.detach().mean()}, "loss returned a tensor that does not depend on the"),
+        ({"settings": {"first": 10}}, r"settings is a dict, but must be a tnmars\.Staircase"),
+        ({"seed": -1}, "seed is -1, but must be a whole number of at least 0"),
+        ({"seed": None}, "seed is None, but must be a whole number of at least 0"),
         ({"evaluate": lambda model: None}, "evaluate returned a NoneType"),
-        ({"evaluate": lambda model: 0.5}, "the standard error of the score is not known"),
-        ({"samples": 0}, "the number of samples is 0"),
+        ({"evaluate": lambda model: 0.5}, r"the standard error of the score is not known(.|\n)* from evaluate"),
+        ({"samples": 0}, "samples is 0, but must be a whole number above 0"),
         ({"saliency": "luck"}, "saliency is 'luck'"),
         ({"budget": "100x"}, "the budget of 100x parameters cannot be met"),
     ],

@@ -45,7 +45,7 @@ def test_rates_are_relative_and_fall_to_zero() -> None:
     model = model_of()
     with torch.no_grad():
         model[0].cores.get("A").mul_(100.0)
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=50, settings=tnmars.Staircase(first=100))))
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=50, settings=tnmars.Staircase(first=100))))
     named = {id(value): name for name, value in model.named_parameters()}
     rates = {named[id(group["params"][0])]: group["lr"] for group in stage.optimizer.param_groups}
     for name, value in model.named_parameters():
@@ -66,7 +66,7 @@ def test_weight_decay_is_that_of_the_loss() -> None:
     x, y = torch.randn(16, 12), torch.randint(3, (16,))
     model, other = model_of(), model_of()
     other.load_state_dict(model.state_dict())
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", samples=2, settings=tnmars.Staircase(decay=0.3))))
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=2, settings=tnmars.Staircase(decay=0.3))))
     cross_entropy(model(x), y).backward()
     stage.step()
     groups = [
@@ -94,8 +94,21 @@ def test_a_layer_with_a_fixed_core_is_left_alone() -> None:
     path = tnmars.Stages(model, budget=150)
     for stage in path:
         stage.report(0.5)
-    assert list(path.curve.chosen.ranks) == ["0"]
-    assert model[1].graph.bonds["r"].size == 4
+    assert path.curve.chosen.ranks["1"] == {"r": 4} and model[1].graph.bonds["r"].size == 4
+    dense = 12 * 9 + 9 + 9 * 5 + 5  # a fixed layer counts as dense in the ratio
+    assert path.curve.dense["parameters"] == dense
+    assert path.curve.chosen.ratio == pytest.approx(dense / path.curve.chosen.parameters)
+    for point in path.curve.points:
+        assert point.parameters == sum(value.numel() for value in point.model.parameters())
+
+
+def test_a_budget_that_a_fixed_layer_exceeds_is_refused() -> None:
+    fixed = tnmars.compile(families.lowrank("linear", inputs=(9,), outputs=(9,), rank=8))
+    model = nn.Sequential(model_of()[0], fixed)
+    fixed.cores.get("A").requires_grad_(False)
+    with pytest.raises(TnmarsError, match="with all ranks 1 the model has 183 parameters") as caught:
+        tnmars.Stages(model, budget=100)
+    assert "Parts that are not cut count too" in str(caught.value)
 
 
 def test_the_points_are_what_the_models_are() -> None:
@@ -145,6 +158,28 @@ def test_budgets_are_met_to_within_one_slice_in_one_path() -> None:
         assert budget - smallest < point.parameters <= budget
 
 
+def test_a_first_stage_below_the_start_is_repeated_at_a_quarter_of_the_rate() -> None:
+    model = model_of()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    path = tnmars.Stages(model, budget="1.5x", start=(0.9, 100), settings=tnmars.Staircase(first=4))
+    rates, numbers = [], []
+    for stage in path:
+        if stage.number == 1:
+            assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        rates.append(stage.optimizer.param_groups[0]["initial_lr"])
+        numbers.append(stage.number)
+        with torch.no_grad():
+            model[2].bias.add_(1.0)
+        stage.report((0.8 if len(numbers) < 3 else 0.88, 100))
+    assert numbers == [1, 1, 1, *range(2, len(numbers) - 1)]
+    assert rates[1] == pytest.approx(rates[0] / 4) and rates[2] == pytest.approx(rates[0] / 16)
+    assert rates[3] < rates[0] / 8  # the lower rate stays
+    assert path.curve.start == 0.9 and path.curve.points[0].steps == 0
+    assert path.curve.reason.endswith(
+        "All rates were divided by 16, because the first stage made the model given worse."
+    )
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +193,10 @@ def test_budgets_are_met_to_within_one_slice_in_one_path() -> None:
         ({"budget": 10}, "the budget of 10 parameters cannot be met: with all ranks 1 the model has 60 parameters"),
         ({"max_drop": -1}, "max_drop is -1"),
         ({"max_drop": "little"}, "max_drop is 'little'"),
+        ({"budget": "2x", "train_samples": -5}, "train_samples is -5, but must be a whole number above 0"),
+        ({"budget": "2x", "train_samples": "many"}, "train_samples is 'many', but must be a whole number above 0"),
+        ({"budget": "2x", "settings": {"first": 3}}, r"settings is a dict, but must be a tnmars\.Staircase"),
+        ({"budget": "2x", "example": 3}, "example is of type int"),
     ],
 )
 def test_wrong_goals_are_refused(options: dict[str, object], words: str) -> None:
@@ -180,6 +219,13 @@ def test_models_that_cannot_be_cut_are_refused() -> None:
         tnmars.Stages(nn.Sequential(shared, nn.Linear(3, 12), other), budget="2x")
 
 
+def test_a_ratio_to_no_multiply_adds_is_refused() -> None:
+    table = tnmars.Embedding(60, 8, family="lowrank", rank=6)
+    with pytest.raises(TnmarsError, match=r"the budget of 1\.2x macs has no meaning") as caught:
+        tnmars.Stages(table, budget="1.2x macs", example=torch.arange(50))
+    assert "Give a ratio of parameters: '1.2x'." in str(caught.value)
+
+
 def test_a_stage_needs_one_score() -> None:
     path = tnmars.Stages(model_of(), budget="1.5x")
     with pytest.raises(TnmarsError, match="no stage has a score yet"):
@@ -193,16 +239,29 @@ def test_a_stage_needs_one_score() -> None:
         stage.report(0.5)
 
 
-def test_a_stage_that_was_left_early_is_not_cut_twice() -> None:
+def test_a_stage_that_was_left_early_is_trained_again_but_not_cut_twice() -> None:
     model = model_of()
-    path = tnmars.Stages(model, budget=60)
+    path = tnmars.Stages(model, budget=60, settings=tnmars.Staircase(first=10))
     for stage in path:
+        for _ in range(stage.steps):
+            model(torch.randn(4, 12)).square().mean().backward()
+            stage.step()
         if stage.number == 1:
             break
         stage.report(0.5)
     size_now = size(model)
     again = next(iter(path))
-    assert again is stage and size(model) == size_now
+    assert (again.number, again.steps, again.done) == (1, stage.steps, 0) and size(model) == size_now
+    assert not again.optimizer.state
+    assert {id(value) for group in again.optimizer.param_groups for value in group["params"]} == set(
+        map(id, model.parameters())
+    )
+    again.step()
+    assert again.optimizer.param_groups[0]["lr"] > 0
+    with pytest.raises(TnmarsError, match="stage 1 was left before it had a score"):
+        stage.report(0.5)
+    again.report(0.5)
+    assert path.curve.points[-1].stage == 1
 
 
 def test_slices_that_save_nothing_end_the_path_with_an_error() -> None:
@@ -217,9 +276,50 @@ def test_slices_that_save_nothing_end_the_path_with_an_error() -> None:
 
 def test_without_goals_a_score_needs_its_error() -> None:
     stage = next(iter(tnmars.Stages(model_of())))
-    with pytest.raises(TnmarsError, match="the standard error of the score is not known"):
+    with pytest.raises(TnmarsError, match=r"the standard error of the score is not known(.|\n)*stage\.report\(score, "):
         stage.report(0.5)
+    with pytest.raises(TnmarsError, match="samples is 0, but must be a whole number above 0"):
+        stage.report(0.5, samples=0)
     stage.report(0.5, samples=100)
+
+
+def test_steps_are_those_that_were_trained() -> None:
+    model = model_of()
+    path = tnmars.Stages(model, budget="1.5x", settings=tnmars.Staircase(first=5))
+    expected = []
+    for stage in path:
+        for _ in range(stage.number):  # none in the first stage
+            model(torch.randn(4, 12)).square().mean().backward()
+            stage.optimizer.step()  # by the optimizer itself, as with a scheduler
+        expected.append(sum(range(stage.number + 1)))
+        stage.report(0.5)
+    assert [point.steps for point in path.curve.points] == expected
+
+
+def test_an_example_may_be_a_mapping() -> None:
+    path = tnmars.Stages(model_of()[0], budget="1.5x", example={"x": torch.randn(16, 12)})
+    plain = tnmars.Stages(model_of()[0], budget="1.5x", example=torch.randn(16, 12))
+    assert path._shrunk.dense == plain._shrunk.dense
+
+
+def test_budgets_in_multiply_adds_say_that_they_are_planned() -> None:
+    with pytest.raises(TnmarsError, match=r"has 192 macs, 9x, as planned for speed\. Nothing was changed") as caught:
+        tnmars.Stages(model_of()[0], budget="50x macs")
+    assert str(caught.value).endswith("\n  Ask for less.")
+    with pytest.raises(TnmarsError, match=r"Parts that are not cut count too: 30 parameters\. Ask for less"):
+        tnmars.Stages(model_of(), budget="50x")
+
+
+def test_a_score_that_is_not_finite_ends_the_path_once_there_is_a_point() -> None:
+    path = tnmars.Stages(model_of(), budget="1.5x")
+    stages = iter(path)
+    stage = next(stages)
+    with pytest.raises(TnmarsError, match="the score is nan"):
+        stage.report(float("nan"))
+    stage.report(0.5)
+    next(stages).report(float("nan"))
+    assert path.is_finished and len(path.curve.points) == 1 and list(stages) == []
+    assert path.curve.reason.endswith("The path ended early: the score is nan, which is not a finite number.")
 
 
 def test_a_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
@@ -239,7 +339,7 @@ def test_a_path_continues_with_the_model_of_its_last_stage(tmp_path: Path) -> No
         stage.report(0.5, position={"epoch": stage.number})
         if stage.number == 2:
             break
-    again = model_of()
+    again = tnmars.load_into(model_of(), tmp_path / "start.safetensors")
     path = tnmars.Stages(again, budget=60, checkpoint=tmp_path)
     assert path.position == {"epoch": 2} and len(path.curve.points) == 3
     for one, two in zip(model.parameters(), again.parameters(), strict=True):

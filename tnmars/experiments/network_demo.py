@@ -75,8 +75,8 @@ def run(out: Path, seed: int, say: Say) -> Curve:
         first, second = in_turns([lambda: model.eval()(x), lambda: small(x)], rounds=9, budget=0.5)
     best = max(curve.points, key=lambda point: point.score)
     say(
-        f"  {curve.points[0].parameters:,} parameters -> {chosen.parameters:,}, {times(chosen.ratio)} smaller than "
-        f"dense\n  accuracy {curve.points[0].score:.1%} with all ranks, {chosen.score:.1%} chosen, {best.score:.1%} "
+        f"  {curve.points[1].parameters:,} parameters -> {chosen.parameters:,}, {times(chosen.ratio)} smaller than "
+        f"dense\n  accuracy {curve.points[1].score:.1%} with all ranks, {chosen.score:.1%} chosen, {best.score:.1%} "
         "at best\n"
         f"  a pass over {BATCH} samples: {duration(first)} before, {duration(second)} after"
     )

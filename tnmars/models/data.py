@@ -63,15 +63,18 @@ def batches(
         raise TnmarsError(Problem(text, "An iterator that was used before is empty: give a list or a DataLoader."))
 
 
-def checked(data: Any, rows: int = ROWS) -> Iterable[Any]:
-    """What is to be iterated over: `data`, or a tensor in batches. Raises `TnmarsError` for what holds no batches."""
+def checked(data: Any, rows: int = ROWS, name: str = "data") -> Iterable[Any]:
+    """What is to be iterated over: `data`, or a tensor in batches. Raises `TnmarsError` for what holds no batches.
+
+    `name` is what the user's argument is called.
+    """
     if isinstance(data, Tensor) and data.dim():
         return [data[at : at + rows] for at in range(0, len(data), rows)]
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        text = f"data is a {type(data).__name__}, which yields single samples."
-        raise TnmarsError(Problem(text, "Give batches: torch.utils.data.DataLoader(data, batch_size=64)."))
+        text = f"{name} is a {type(data).__name__}, which yields single samples."
+        raise TnmarsError(Problem(text, f"Give batches: torch.utils.data.DataLoader({name}, batch_size=64)."))
     if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
-        text = f"data is of type {type(data).__name__}, but must be an iterable of batches."
+        text = f"{name} is of type {type(data).__name__}, but must be an iterable of batches."
         raise TnmarsError(Problem(text, "Give a DataLoader, a list of batches, or one tensor with all samples."))
     found: Iterable[Any] = data
     return found

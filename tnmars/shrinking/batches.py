@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy
@@ -20,6 +20,9 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.models.data import Batch, checked, samples
 
 SHAPE = "Give a DataLoader or a list of batches (inputs..., target). For anything else write a loop with tnmars.Stages."
+
+MOST = 1000
+"""How many batches are counted, where data have no length."""
 
 
 def split(batch: Any, at: int) -> tuple[Batch, Any]:
@@ -38,9 +41,9 @@ def count(train: Iterable[Any]) -> int:
     """The number of training samples. Raises `TnmarsError` if there is no batch, or if batches can be read only once.
 
     It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
-    have no length, they are read once.
+    have no length, they are read once. Data that do not end count as their first `MOST` batches.
     """
-    given = checked(train) if not isinstance(train, Tensor) else None
+    given = checked(train, name="train") if not isinstance(train, Tensor) else None
     if given is None or isinstance(train, Iterator):
         what = "a tensor" if given is None else "an iterator, which can be read only once"
         raise TnmarsError(Problem(f"train is {what}.", SHAPE))
@@ -53,7 +56,7 @@ def count(train: Iterable[Any]) -> int:
             return max(len(sized) * each, 1)  # type: ignore[arg-type]
         except TypeError:
             continue
-    return max(sum(map(_size, given)), 1)
+    return max(sum(map(_size, islice(given, MOST))), 1)
 
 
 def _size(batch: Any) -> int:

@@ -25,7 +25,7 @@ class Point:
     """A point of the curve: a finished model of one size.
 
     Attributes:
-        stage: The number of its stage, from 0.
+        stage: The number of its stage, from 0. Where the score of the model given is known, that model is point 0.
         parameters: The parameters of the whole model.
         bytes: Their bytes.
         macs: The multiply-adds of one pass over a training batch.
@@ -41,7 +41,7 @@ class Point:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> stage = next(iter(path))
         >>> stage.report(0.9)
         >>> path.curve.points[0].ranks, path.curve.points[0].score
@@ -78,7 +78,7 @@ class Curve:
 
     Attributes:
         points: The points, the largest first.
-        start: The score of the model given; None if it was not evaluated.
+        start: The score of the model given, which is then the first point; None if it was not evaluated.
         chosen_at: The place of the chosen point.
         reason: Why it was chosen, in a sentence.
         budgets: The budgets that were asked for, in words, each with the place of its point.
@@ -88,7 +88,7 @@ class Curve:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> print(path.curve.reason)
@@ -119,10 +119,16 @@ class Curve:
             least = min(point.cost(asked.unit) for point in self.points)
             text = f"no point of the curve meets the budget of {asked}; the smallest has {amount(least, asked.unit)}."
             raise TnmarsError(Problem(text, "Give this budget to shrink."))
-        return max(found, key=lambda point: point.cost(asked.unit))
+        return max(found, key=lambda point: (point.cost(asked.unit), point.score))
 
     def save(self, folder: str | Path) -> None:
-        """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled."""
+        """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled.
+
+        Raises `TnmarsError` if the folder is the checkpoint of a path.
+        """
+        if "run" in (read_table(folder) or {}):
+            text = f"{folder}: is the checkpoint of a path, which this curve would overwrite."
+            raise TnmarsError(Problem(text, "Give another folder. tnmars.load_curve reads a checkpoint too."))
         for point in self.points:
             write_model(folder, point.stage, point.model)
         write_table(folder, self.table())
@@ -165,9 +171,9 @@ def fits(cost: float, limit: float) -> bool:
 
 
 def meeting(points: Sequence[Point], unit: str, limit: float) -> int | None:
-    """The place of the largest point within a limit; None if there is none."""
-    found = [(point.cost(unit), -at) for at, point in enumerate(points) if fits(point.cost(unit), limit)]
-    return -max(found)[1] if found else None
+    """The place of the largest point within a limit, of several such the best; None if there is none."""
+    found = [at for at, point in enumerate(points) if fits(point.cost(unit), limit)]
+    return max(found, key=lambda at: (points[at].cost(unit), points[at].score), default=None)
 
 
 FIGURES = tuple(entry.name for entry in fields(Point) if entry.name != "make")
@@ -204,7 +210,7 @@ def load_curve(folder: str | Path, model: nn.Module) -> Curve:
     Example:
         >>> import tempfile, tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> folder = tempfile.mkdtemp()

@@ -23,6 +23,8 @@ from tnmars.store.model import load_into, save
 from tnmars.store.plain import decode, encode
 
 TABLE = "curve.json"
+START = "start.safetensors"
+"""The model that a path began with."""
 VERSION = 1
 
 Make = Callable[[], nn.Module]
@@ -52,6 +54,11 @@ def file_of(folder: str | Path, stage: int) -> Path:
 def write_model(folder: str | Path, stage: int, model: nn.Module) -> None:
     """Writes the model of a stage. Raises `TnmarsError`."""
     save(model, file_of(make_folder(folder), stage))
+
+
+def write_start(folder: str | Path, model: nn.Module) -> None:
+    """Writes the model that a path began with. Raises `TnmarsError`."""
+    save(model, make_folder(folder) / START)
 
 
 def write_table(folder: str | Path, table: Mapping[str, Any]) -> None:

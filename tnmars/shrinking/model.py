@@ -54,29 +54,40 @@ def open_layers(model: nn.Module) -> dict[str, TNModule]:
 class Shrunk:
     """A model on the path."""
 
-    def __init__(self, model: nn.Module, batch: Batch | None, goals: Goals, saliency: Saliency):
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Batch | None,
+        goals: Goals,
+        saliency: Saliency,
+        rest_ms: float | None = None,
+    ):
         self.model, self.goals, self.saliency = model, goals, saliency
         self.layers = open_layers(model)
-        self.first = {name: layer.graph for name, layer in self.layers.items()}
-        self.prices = Prices(model, self.layers, batch, is_timed=goals.unit == "ms")
-        self.full = self.prices.compiled(self.first)
+        every = dict(layers(model))
+        self.first = {name: layer.graph for name, layer in every.items()}
+        self.fixed = {name: drop_ones(graph).graph for name, graph in self.first.items() if name not in self.layers}
+        self.prices = Prices(model, every, batch, is_timed=goals.unit == "ms", rest_ms=rest_ms)
+        self.full = self.prices.compiled(self.graphs)
         dense = self.prices.dense(self.first)
         self.dense = {unit: self.prices.of(dense, unit) for unit in UNITS}
-        goals.check(self.dense, self._price({name: _least(graph) for name, graph in self.first.items()}, self.first))
+        least = {name: _least(graph) for name, graph in self.graphs.items()}
+        goals.check(self.dense, self._price(least, self.graphs), self._rest)
 
     @property
     def graphs(self) -> dict[str, Graph]:
+        """The graphs of the layers that may be cut."""
         return {name: layer.graph for name, layer in self.layers.items()}
 
     def cost(self) -> Cost:
         """What the whole model costs now, once bonds of size 1 are dropped."""
-        return self.prices.whole({name: drop_ones(graph).graph for name, graph in self.graphs.items()})
+        return self.prices.whole({**self.fixed, **{name: drop_ones(one).graph for name, one in self.graphs.items()}})
 
     def ranks(self) -> dict[str, dict[str, int]]:
-        """The sizes of the bonds that the layers had first; 0 for bonds of terms that are gone."""
+        """The sizes of the bonds that all layers had first; 0 for bonds of terms that are gone."""
         found: dict[str, dict[str, int]] = {}
         for name, first in self.first.items():
-            now = {term.name: term.bond_sizes for term in self.layers[name].graph.terms}
+            now = {term.name: term.bond_sizes for term in {**self.fixed, **self.graphs}[name].terms}
             found[name] = {
                 first.qualified(term, bond.name): now[term.name].get(bond.name, 1) if term.name in now else 0
                 for term in first.terms
@@ -171,16 +182,16 @@ class Shrunk:
 
     @property
     def _rest(self) -> float:
-        return self.prices.of(self.prices.rest, self.goals.unit)
+        """What all parts that are not cut cost."""
+        return self.prices.of(self.prices.whole(self.fixed), self.goals.unit)
 
     def _price(self, ranks: Mapping[str, Sizes], graphs: Mapping[str, Graph]) -> float:
         """What the whole model costs with other ranks, in the unit of the budgets."""
         unit = self.goals.unit
         if unit in ("macs", "ms"):
-            return self.prices.of(
-                self.prices.whole({name: resized(graphs[name], own) for name, own in ranks.items()}), unit
-            )
-        numbers = self.prices.rest.parameters
+            cut = {name: resized(graphs[name], own) for name, own in ranks.items()}
+            return self.prices.of(self.prices.whole({**self.fixed, **cut}), unit)
+        numbers = self.prices.whole(self.fixed).parameters
         for name, own in ranks.items():
             graph = graphs[name]
             numbers += parameters(graph, own) + (graph.out_features if graph.has_bias else 0)

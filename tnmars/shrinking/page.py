@@ -17,9 +17,12 @@ TITLE = "Size and score along one training"
 def write_page(
     path: str | Path, scores: Sequence[tuple[float, float]], chosen: int, rows: Sequence[Sequence[str]], reason: str
 ) -> None:
-    """Writes the page: scores over ratios with the chosen point marked, the rows as a table, and the reason."""
-    ordered = tuple(sorted(scores))
-    lines = [Line("score", ordered), Line("chosen", (scores[chosen],))]
+    """Writes the page: scores over ratios with the chosen point marked, the rows as a table, and the reason.
+
+    Of points with one ratio, such as a model before and after its first training, the line goes through the best.
+    """
+    best = {ratio: max(own for other, own in scores if other == ratio) for ratio, _ in scores}
+    lines = [Line("score", tuple(sorted(best.items()))), Line("chosen", (scores[chosen],))]
     head = tag("figcaption", tag("b", text("Score over the ratio to the dense size; the chosen point is marked")))
     picture = tag("figure", head, chart(lines, "score over ratio", x_name="times smaller"))
     why = tag("p", tag("b", text("Chosen: ")), text(reason))

@@ -34,22 +34,29 @@ class Prices:
 
     `batch` is a batch of inputs: multiply-adds and times are those of one pass over it. Without one they are those of
     the compiled layers alone, for the batch that each is planned for. With `is_timed` the parts that are not compiled
-    are timed.
+    are timed, unless `rest_ms` gives their milliseconds.
     """
 
     def __init__(
-        self, model: nn.Module, layers: Mapping[str, TNModule], batch: Batch | None = None, *, is_timed: bool = False
+        self,
+        model: nn.Module,
+        layers: Mapping[str, TNModule],
+        batch: Batch | None = None,
+        *,
+        is_timed: bool = False,
+        rest_ms: float | None = None,
     ):
         self.layers = dict(layers)
         self.item = max(layer.dtype.itemsize for layer in self.layers.values())
         self.uses = {name: Use(layer.nominal, layer.planner.image, 1) for name, layer in self.layers.items()}
         macs, ms = 0, 0.0
         if batch is not None:
-            seen = one_pass(model, batch, self.layers, is_timed=is_timed)
+            seen = one_pass(model, batch, self.layers, is_timed=is_timed and rest_ms is None)
             self.uses = {name: _use(layer, seen.uses[name]) for name, layer in self.layers.items()}
             macs = max(seen.macs - sum(use.macs for use in seen.uses.values()), 0)
             ms = max((seen.ms or 0.0) - sum(use.ms or 0.0 for use in seen.uses.values()), 0.0)
             ms = float(from_first_rank(torch.tensor(ms, dtype=torch.float64)))  # it is measured: ranks must agree
+            ms = ms if rest_ms is None else rest_ms
         own = {id(value) for layer in self.layers.values() for value in layer.parameters()}
         others = [value for value in model.parameters() if id(value) not in own]
         self.rest = Cost(sum(value.numel() for value in others), macs, ms)

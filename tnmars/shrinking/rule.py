@@ -9,8 +9,18 @@ from math import isfinite
 from tnmars.errors import Problem, TnmarsError
 from tnmars.models.budget import Budget, amount
 from tnmars.shrinking.curve import Curve, Point, fits, meeting
-from tnmars.shrinking.scores import Score, Tolerance, tolerance, unknown_error
+from tnmars.shrinking.scores import Score, Tolerance, tolerance
 from tnmars.shrinking.settings import Staircase
+
+
+class ShrinkWarning(UserWarning):
+    """A path of `tnmars.shrink` on which training made a trained model worse.
+
+    Example:
+        >>> import tnmars
+        >>> issubclass(tnmars.ShrinkWarning, UserWarning)
+        True
+    """
 
 
 @dataclass(frozen=True)
@@ -62,37 +72,71 @@ class Goals:
         """The budgets as numbers of their unit, the largest first."""
         return sorted((one.limit(dense[self.unit]) for one in self.budgets), reverse=True)
 
-    def check(self, dense: Mapping[str, float], least: float) -> None:
-        """Raises `TnmarsError` if even the smallest ranks, which cost `least`, do not meet a budget."""
+    def check(self, dense: Mapping[str, float], least: float, rest: float) -> None:
+        """Raises `TnmarsError` if even the smallest ranks, which cost `least`, do not meet a budget.
+
+        `rest` is the share of that which is not cut.
+        """
         for one in self.budgets:
+            if one.is_ratio and not dense[self.unit] > 0:
+                text = f"the budget of {one} has no meaning: with dense weights the model has no {self.unit}."
+                hint = f"Give a ratio of parameters: '{one.amount:g}x'."
+                raise TnmarsError(Problem(f"{text} Nothing was changed.", hint))
             limit = one.limit(dense[self.unit])
             if not fits(least, limit):
                 ratio = f", {dense[self.unit] / least:.3g}x" if least > 0 else ""
+                planned = ", as planned for speed" if self.unit in ("macs", "ms") else ""
                 text = f"the budget of {one} cannot be met: with all ranks 1 the model has {amount(least, self.unit)}"
-                hint = "Parts that are not compiled count too. Ask for less, or compile more layers."
-                raise TnmarsError(Problem(f"{text}{ratio}. Nothing was changed.", hint))
+                hint = "Ask for less."
+                if rest > 0:
+                    own = amount(rest, self.unit)
+                    hint = f"Parts that are not cut count too: {own}. Ask for less, or compile more layers."
+                raise TnmarsError(Problem(f"{text}{ratio}{planned}. Nothing was changed.", hint))
 
-    def is_reached(self, points: Sequence[Point], start: float | None, dense: Mapping[str, float]) -> bool:
+    def margin(self, start: Point) -> float:
+        """How far below the model given a score may be before it counts as worse: a standard error, if it is known."""
+        if self.max_drop is not None:
+            return self.max_drop / max(self.settings.accept, 1.0)
+        return start.error or 0.0
+
+    def is_reached(self, points: Sequence[Point], dense: Mapping[str, float]) -> bool:
         """Whether the path ends with its last point."""
         if self.budgets:
             return fits(points[-1].cost(self.unit), self.limits(dense)[-1])
-        best, allowed = _allowed(points, start, self)
+        best, allowed = _allowed(points, self)
         return points[-1].score < best - allowed.stop
 
 
-def _allowed(points: Sequence[Point], start: float | None, goals: Goals) -> tuple[float, Tolerance]:
-    """The best score, the start's included, and what is allowed below it."""
+def lost_words(points: Sequence[Point], start: Point | None, goals: Goals) -> str | None:
+    """What to tell a user whose trained model only became worse; None if it did not."""
+    later = [point.score for point in points if point is not start]
+    if start is None or max(later) >= start.score - goals.margin(start):
+        return None
+    text = f"every stage ended below the score of the model given, {start.score:.5g}; the best has {max(later):.5g}."
+    return f"{text} Give more training data, or longer stages: settings=tnmars.Staircase(first=800)."
+
+
+def _allowed(points: Sequence[Point], goals: Goals) -> tuple[float, Tolerance]:
+    """The best score, and what is allowed below it."""
     found = tolerance([Score(point.score, point.error) for point in points], goals.max_drop, goals.settings)
-    if found is None:
-        raise unknown_error()
-    best = max(point.score for point in points)
-    return (best if start is None else max(best, start)), found
+    assert found is not None, "scores are checked when they are reported"
+    return max(point.score for point in points), found
 
 
 def curve_for(
-    points: Sequence[Point], start: float | None, goals: Goals, dense: Mapping[str, float], is_finished: bool
+    points: Sequence[Point],
+    start: Point | None,
+    goals: Goals,
+    dense: Mapping[str, float],
+    is_finished: bool,
+    *,
+    lower: int = 1,
+    ended: str = "",
 ) -> Curve:
-    """The curve of some points, with the one that is chosen."""
+    """The curve of some points, with the one that is chosen.
+
+    `lower` is what the rates were divided by, and `ended` says what ended the path early, if anything did.
+    """
     if goals.budgets:
         limits = {str(one): one.limit(dense[goals.unit]) for one in goals.budgets}
         met = {words: meeting(points, goals.unit, limit) for words, limit in limits.items()}
@@ -104,14 +148,15 @@ def curve_for(
         )
     else:
         budgets = {}
-        best, allowed = _allowed(points, start, goals)
+        best, allowed = _allowed(points, goals)
         near = [at for at, point in enumerate(points) if point.score >= best - allowed.accept]
-        chosen = min(near, key=lambda at: points[at].parameters, default=_best(points))
+        chosen = min(near, key=lambda at: (points[at].parameters, -points[at].score))
         reason = f"it is the smallest of {len(points)} points whose score is {allowed.words} the best, {best:.5g}."
-        if not near:
-            reason = f"no point has a score {allowed.words} the best, {best:.5g}: it is the best of the path."
-    return Curve(tuple(points), start, chosen, reason, budgets, dict(dense), is_finished)
-
-
-def _best(points: Sequence[Point]) -> int:
-    return max(range(len(points)), key=lambda at: points[at].score)
+    if points[chosen] is start:
+        reason += " It is the model given, untrained by this path."
+    if lower > 1:
+        reason += f" All rates were divided by {lower}, because the first stage made the model given worse."
+    if ended:
+        reason += f" The path ended early: {ended}"
+    score = None if start is None else start.score
+    return Curve(tuple(points), score, chosen, reason, budgets, dict(dense), is_finished)

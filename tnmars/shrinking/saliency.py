@@ -96,6 +96,14 @@ def _products(layer: TNModule) -> dict[str, Tensor]:
     return found
 
 
+def name_of(saliency: Saliency) -> str:
+    """The name of a rule, as a user gives it: norm, gradient or that of a function."""
+    name = str(getattr(saliency, "__qualname__", type(saliency).__name__))
+    return {from_norms.__qualname__: "norm", f"{from_gradients.__qualname__}.<locals>.found": "gradient"}.get(
+        name, name
+    )
+
+
 def check(given: object, weights: Saliencies) -> Saliencies:
     """What a rule returned. Raises `TnmarsError` if a slice has no number, or one that is not finite."""
     if not isinstance(given, Mapping):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
+from operator import index
 from typing import Any
 
+import numpy
+import torch
 from torch import Tensor
 
 from tnmars.errors import Problem, TnmarsError
@@ -27,46 +30,58 @@ class Score:
     """Its standard error, if it is known."""
 
 
-def score_of(given: Any, samples: int | None = None) -> Score:
-    """What `evaluate` returned, as a score.
+class NotFiniteError(TnmarsError):
+    """A loss or a score that is not a finite number."""
 
-    The standard error of a tensor with the score of each sample is that of their mean. A number is a share of right
-    answers if it is from 0 to 1, and a percentage if it is above 1 and at most 100; its standard error is that of a
-    binomial share of `samples`, with one right and one wrong answer added, so that it is not 0 for a perfect score. Of
-    any other number, and without a number of samples, it is not known.
 
-    Raises `TnmarsError` if it is not a finite number.
+def score_of(given: Any, samples: int | None = None, *, verb: str = "evaluate returned") -> Score:
+    """What `evaluate` returned, or what was reported, as a score. `verb` begins the text of errors.
+
+    The standard error of a tensor or an array with the score of each sample is that of their mean. A number is a share
+    of right answers if it is from 0 to 1, and a percentage if it is above 1 and at most 100; its standard error is that
+    of a binomial share of `samples`, with one right and one wrong answer added, so that it is not 0 for a perfect
+    score. Of any other number, and without a number of samples, it is not known.
+
+    Raises `TnmarsError` if it is not a number, and `NotFiniteError` if it is not finite.
 
     >>> score_of((0.5, 100)), score_of(50.0, 100).error, score_of(-2.5, 100).error
     (Score(value=0.5, error=0.05), 5.0, None)
     """
     if isinstance(given, Score):
         return given
+    if isinstance(given, numpy.ndarray):
+        given = torch.as_tensor(given)
     if isinstance(given, Tensor) and given.dim() == 1 and given.numel() > 1:
         values = given.detach().double()
         error = float(values.std() / sqrt(len(values)))
-        return Score(_number(float(values.mean()), given), error)
+        return Score(_number(float(values.mean()), given, verb), error)
     if isinstance(given, (tuple, list)) and len(given) == 2:
         given, samples = given[0], _count(given[1])
-    value = _number(given, given)
+    value = _number(given, given, verb)
     return Score(value, None if samples is None else _binomial(value, samples))
 
 
-def _number(value: Any, given: Any) -> float:
+def _number(value: Any, given: Any, verb: str) -> float:
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
         what = f"a {type(given).__name__}"
-        raise TnmarsError(Problem(f"evaluate returned {what}, which is not a score.", FIX)) from None
+        raise TnmarsError(Problem(f"{verb} {what}, which is not a score.", FIX)) from None
     if not isfinite(number):
-        raise TnmarsError(Problem(f"evaluate returned {number}, which is not a finite number.", FIX))
+        raise NotFiniteError(Problem(f"{verb} {number}, which is not a finite number.", FIX))
     return number
 
 
-def _count(samples: Any) -> int:
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-        raise TnmarsError(Problem(f"the number of samples is {samples!r}, but must be a whole number above 0.", FIX))
-    return samples
+def _count(samples: Any, name: str = "the number of samples") -> int:
+    try:
+        number = 0 if isinstance(samples, bool) else index(samples)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise TnmarsError(f"{name} is {samples!r}, but must be a whole number above 0.")
+    return number
 
 
 def _binomial(value: float, samples: int) -> float | None:
@@ -100,16 +115,19 @@ def tolerance(scores: Sequence[Score], max_drop: float | None, settings: Stairca
     return Tolerance(accept, settings.stop * best.error, words)
 
 
-def unknown_error() -> TnmarsError:
-    """The error of a score without a standard error, where one is needed."""
+def unknown_error(function: str) -> TnmarsError:
+    """The error of a score without a standard error, where one is needed by `shrink` or `Stages`."""
     text = "the standard error of the score is not known, so nothing says which drop of it matters."
-    fix = (
-        "Give max_drop=..., or a budget; or return (score, samples) from evaluate, with a score from 0 to 1 or in "
-        "percent; or a tensor with the score of each sample."
+    how = {
+        "shrink": "return (score, samples) from evaluate, with a score from 0 to 1 or in percent; or",
+        "Stages": "report a score from 0 to 1 or in percent with its samples, stage.report(score, samples=...); or",
+    }[function]
+    verb = {"shrink": "", "Stages": "report "}[function]
+    return TnmarsError(
+        Problem(text, f"Give max_drop=... or budget=...; or {how} {verb}a tensor with the score of each sample.")
     )
-    return TnmarsError(Problem(text, fix))
 
 
-def check_samples(samples: int | None) -> int | None:
+def check_samples(samples: int | None, name: str = "samples") -> int | None:
     """A number of samples as given by a user. Raises `TnmarsError`."""
-    return None if samples is None else _count(samples)
+    return None if samples is None else _count(samples, name)

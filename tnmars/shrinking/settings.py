@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from math import isfinite
 
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 
 
 @dataclass(frozen=True)
@@ -62,3 +62,13 @@ class Staircase:
             raise TnmarsError(f"factor is {self.factor!r}, but must be a number above 0 and below 1.")
         if self.stop < self.accept:
             raise TnmarsError(f"stop is {self.stop:g}, but must not be below accept, {self.accept:g}.")
+
+
+def check_settings(given: object) -> Staircase:
+    """The settings that a user gives; by default those of `Staircase`. Raises `TnmarsError`."""
+    if given is None:
+        return Staircase()
+    if not isinstance(given, Staircase):
+        text = f"settings is a {type(given).__name__}, but must be a tnmars.Staircase."
+        raise TnmarsError(Problem(text, "Write settings=tnmars.Staircase(first=100)."))
+    return given

@@ -18,18 +18,18 @@ from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
-from tnmars.shrinking.curve import Curve
+from tnmars.shrinking.curve import Curve, Point
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
-from tnmars.shrinking.scores import Given, Score, check_samples, score_of, unknown_error
+from tnmars.shrinking.scores import Given, NotFiniteError, Score, check_samples, score_of
 from tnmars.shrinking.settings import Staircase
 from tnmars.shrinking.stages import Stage, Stages
 from tnmars.text.numbers import dashed, times
 
 OTHER = 1_000_003
-"""Seeds of two ranks are so far apart."""
+"""The distance between the seeds of two ranks."""
 EVERY = 20
-"""The bar moves at every such step."""
+"""The number of steps between two updates of the bar."""
 
 
 def shrink(
@@ -56,6 +56,11 @@ def shrink(
     Under `torchrun` all processes call it: gradients are averaged over them, rank 0 evaluates and decides each cut, and
     all return the same curve. Give each process its own part of the data, for example by a `DistributedSampler`.
 
+    The model given is the first point of the curve. If the first stage makes it worse, by more than one standard error
+    (with `max_drop`, by more than half of that), the stage is repeated at a quarter of all rates, at most three times.
+    A warning, `tnmars.ShrinkWarning`, says so if all stages end below it. A loss or a score that is not finite ends the
+    path with the points that it has.
+
     Without `budget` and `max_drop`, the path ends once the score is 5 standard errors below the best, and the smallest
     model within 2 standard errors is chosen. The standard error is computed from what `evaluate` returns:
 
@@ -66,7 +71,8 @@ def shrink(
 
     Args:
         model: A model with compiled layers without gates, fresh or from `tnmars.compress_`. All its parameters that
-            require a gradient are trained; layers with a core that does not are not cut.
+            require a gradient are trained; layers with a core that does not are not cut. Modules without such
+            parameters that are in evaluation mode, such as a frozen BatchNorm, stay there.
         train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
             the model's inputs and, last, the target.
         loss: Called with the model's output and the target; returns a scalar.
@@ -80,10 +86,13 @@ def shrink(
         samples: The number of validation samples, if `evaluate` returns a number alone.
         settings: The constants of the path; see `tnmars.Staircase`.
         saliency: What makes a slice matter: `"norm"`, its share of the layer's squared norm; `"gradient"`, the mean
-            squared derivative of the loss by a gate on it, from 32 batches; or a function, as in `tnmars.Stages`.
+            squared derivative of the loss by a gate on it, from the first batches; or a function, as in
+            `tnmars.Stages`.
         seed: The seed of all random numbers. Your random state is not touched.
         checkpoint: A folder in which every finished stage is saved. Call again with the same arguments after an
-            interruption: the path continues, and gives the same curve.
+            interruption: the path continues, and gives the same curve. The model must have the same weights again; they
+            are in `start.safetensors` of the folder. A loader with `persistent_workers=True` whose data set draws
+            random numbers draws others then.
         progress: Whether a progress bar is shown; by default on a terminal only.
         watch: Called after each stage with `stage`, `parameters`, `ratio`, `ranks`, `score`, `steps` and `seconds`.
 
@@ -92,8 +101,10 @@ def shrink(
 
     Raises:
         TnmarsError: If the model has no compiled layer, a layer has gates, a budget cannot be reached, there are no
-            data, the loss becomes NaN, or `evaluate` returns no number. The model is not changed in any case.
-        CheckpointError: If the checkpoint is of another path, or damaged.
+            data, the loss becomes NaN in the first stage, or `evaluate` returns no number. The model is not changed in
+            any case.
+        CheckpointError: If the checkpoint is of another path, or damaged; or if `evaluate` does not give the last score
+            in it again.
 
     Example:
         >>> import torch, tnmars
@@ -114,6 +125,8 @@ def shrink(
         {'': {'r': 2}}
     """
     known = check_samples(samples)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise TnmarsError(f"seed is {seed!r}, but must be a whole number of at least 0.")
     work = copy.deepcopy(model)
     share_((*work.parameters(), *work.buffers()))
     with own_random_state(train), torch.enable_grad():
@@ -122,11 +135,11 @@ def shrink(
         inputs, _ = split(next(iter(train)), 0)
         run = _Run(work, loss, evaluate, known, watch)
         rule = _rule(saliency, train, loss)
-        path = Stages(
+        path = _Path(
             work,
             budget=budget,
             max_drop=max_drop,
-            samples=trained,
+            train_samples=trained,
             example=moved(inputs, device_of(work))[0],
             settings=settings,
             saliency=rule,
@@ -135,13 +148,15 @@ def shrink(
         if path.position is not None and path.position.get("seed", seed) != seed:
             text = f"{checkpoint}: is a path with seed {path.position['seed']}, but seed is {seed}."
             raise CheckpointError(Problem(text, "Give the same seed, or another folder."))
+        reseed(seed, "score", path.curve.points[-1].stage if path.position is not None else 0)
+        if path.position is not None:
+            _check_score(path.curve.points[-1], run.score(), checkpoint)
         if path.is_finished:
             return path.curve
         if path.position is None:
-            first = run.score()
-            if budget is None and max_drop is None and first.error is None:
-                raise unknown_error()
-            path.start = first.value
+            if has_ranks():  # rank 0 writes a checkpoint now: all must have seen that there was none
+                torch.distributed.barrier()
+            path._begin(run.score(), {"epoch": 0, "batch": 0, "seed": seed})
         left = path.steps_left
         with bar("shrinking", left, progress) as advance:
             run.walk(path, Stream(train, seed, *plain(path.position)), seed, advance)
@@ -160,6 +175,23 @@ def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any]
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 
 
+def _check_score(point: Point, now: Score, checkpoint: str | Path | None) -> None:
+    """Refuses a checkpoint whose last model has another score now: other data, or another `evaluate`."""
+    slack = 1e-5 * abs(point.score) if point.error is None else 0.1 * point.error  # another machine rounds otherwise
+    if abs(now.value - point.score) > slack:
+        text = (
+            f"{checkpoint}: the model of its last stage has a score of {now.value:.5g} now, but had {point.score:.5g}."
+        )
+        raise CheckpointError(Problem(text, "Give the same evaluate and the same validation data, or another folder."))
+
+
+class _Path(Stages):
+    """The path of a call of `shrink`, whose first point is always the model given."""
+
+    _frames = 5
+    _function = "shrink"
+
+
 class _Run:
     """The training of all stages of a path."""
 
@@ -173,48 +205,63 @@ class _Run:
     ):
         self.model, self.loss, self.evaluate, self.samples, self.watch = model, loss, evaluate, samples, watch
         self.device = device_of(model)
+        self.still = [module for module in model.modules() if not module.training and _is_still(module, model)]
 
     def score(self) -> Score:
         """The score of the model now."""
         with as_is(self.model), torch.no_grad():
-            found = score_of(self.evaluate(self.model.eval()), self.samples)
+            given = self.evaluate(self.model.eval())
+        try:
+            found = score_of(given, self.samples)
+        except NotFiniteError:  # all ranks must know
+            found = Score(nan)
         figures = torch.tensor([found.value, nan if found.error is None else found.error], dtype=torch.float64)
-        value, error = from_first_rank(figures)
-        return Score(float(value), None if error.isnan() else float(error))
+        value, error = map(float, from_first_rank(figures))
+        return Score(score_of(value).value, None if error != error else error)
 
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""
         done, text = 0, ""
-        reseed(seed, "cut", len(path.curve.points) if path.position is not None else 0)
+        reseed(seed, "cut", len(path.curve.points) - 1)
         for stage in path:
-            reseed(seed + OTHER * rank(), "stage", stage.number)
-            done = self.train(stage, stream, done, advance, text)
-            score = self.score()
-            position = {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
-            stage.report(score, position=position)
+            reseed(seed + OTHER * rank(), "stage", stage.number - 1)
+            score: Score | None = None
+            try:
+                self.train(stage, stream, done, advance, text)
+                reseed(seed, "score", stage.number)
+                score = self.score()
+            except NotFiniteError as error:
+                path._fail(stage, error, _place(stream, seed))
+            done += stage.done
+            if score is not None:
+                stage.report(score, position=_place(stream, seed))
             from_first_rank(torch.zeros(()))  # no rank goes on before rank 0 has written the checkpoint
             point = path.curve.points[-1]
+            if point.stage < stage.number:
+                text = f"stage {stage.number} made the model worse, and is repeated at a lower rate"
+                continue
             ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
             text = f"{point.parameters:,} parameters ({times(point.ratio)}), ranks {ranks}, score {point.score:.5g}"
             advance(done, f"stage {stage.number}: {text}")
-            reseed(seed, "cut", stage.number + 1)  # the coming cut may draw random numbers
+            reseed(seed, "cut", stage.number)  # the coming cut may draw random numbers
             if self.watch is not None:
                 names = ("stage", "parameters", "ratio", "ranks", "score", "steps", "seconds")
                 self.watch({name: getattr(point, name) for name in names})
 
-    def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> int:
-        """One stage; returns the number of steps so far."""
+    def train(self, stage: Stage, stream: Stream, done: int, advance: Advance, text: str) -> None:
+        """One stage, after `done` steps."""
         self.model.train()
+        for module in self.still:
+            module.training = False
         trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # anew: parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
             value = self.loss(call(trained, inputs), _to(target, self.device))
             self._check(value, stage, step)
             value.backward()  # type: ignore[no-untyped-call]
             stage.step()
-            done += 1
             if step % EVERY == 0:
-                advance(done, f"stage {stage.number}, step {step + 1:,} of {stage.steps:,}; last: {text or '-'}")
-        return done
+                now = f"stage {stage.number}, step {step + 1:,} of {stage.steps:,}; last: {text or '-'}"
+                advance(done + step + 1, now)
 
     def _check(self, value: Any, stage: Stage, step: int) -> None:
         if not isinstance(value, Tensor) or value.dim() > 0:
@@ -222,12 +269,33 @@ class _Run:
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             )
             raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", "Take its mean."))
+        if not value.requires_grad:
+            text = "loss returned a tensor that does not depend on the parameters of the model."
+            raise TnmarsError(Problem(text, "Compute it from the model's output, without detach() and no_grad()."))
         number = float(value.detach())
         if not isfinite(number):
             what = "infinite" if abs(number) == inf else "NaN"
-            text = f"the loss became {what} in step {step + 1:,} of stage {stage.number}. The model given is unchanged."
-            fix = "Look for NaN in the data, or train more slowly: settings=tnmars.Staircase(rate=0.03)."
-            raise TnmarsError(Problem(text, fix))
+            problem = Problem(
+                f"the loss became {what} in step {step + 1:,} of stage {stage.number}.",
+                "The model given is unchanged. Look for NaN in the data, or train more slowly: "
+                "settings=tnmars.Staircase(rate=0.03).",
+            )
+            if has_ranks():  # the loss of the others may be finite, so no rank can go on
+                raise TnmarsError(problem)
+            raise NotFiniteError(problem)
+
+
+def _is_still(module: nn.Module, model: nn.Module) -> bool:
+    """Whether a module in evaluation mode stays there: nothing in it is trained, and that is not by chance.
+
+    Modules without parameters, such as dropout, are in evaluation mode by chance if the whole model is.
+    """
+    flags = [value.requires_grad for value in module.parameters()]
+    return not any(flags) and (bool(flags) or model.training)
+
+
+def _place(stream: Stream, seed: int) -> dict[str, int]:
+    return {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
 
 
 def _to(target: Any, device: torch.device | None) -> Any:

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tnmars.errors import TnmarsError
-from tnmars.models.data import Batch
+from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.distributed import is_first_rank
+from tnmars.models.data import example_batch
 from tnmars.models.rates import annealed, relative_rate
 from tnmars.shrinking.curve import Curve, Point
-from tnmars.shrinking.folder import held, stored, write_model
+from tnmars.shrinking.folder import held, stored, write_model, write_start
 from tnmars.shrinking.model import Shrunk
-from tnmars.shrinking.resume import Record, resumed, write
-from tnmars.shrinking.rule import Goals, curve_for
-from tnmars.shrinking.saliency import Saliency, from_norms
-from tnmars.shrinking.scores import Score, score_of, unknown_error
-from tnmars.shrinking.settings import Staircase
+from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, resumed, write
+from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
+from tnmars.shrinking.saliency import Saliency, from_norms, name_of
+from tnmars.shrinking.scores import NotFiniteError, Score, check_samples, score_of, unknown_error
+from tnmars.shrinking.settings import Staircase, check_settings
+
+LOWER = 4
+"""What all rates are divided by when the first stage ends below the model given."""
+LEAST = LOWER**-3
+"""The smallest share of the rates: the first stage is repeated at most three times."""
 
 
 class Stage:
@@ -34,14 +41,16 @@ class Stage:
     `tnmars.Stages` yields it. Train the model for `steps` steps, and report its score.
 
     Attributes:
-        number: The number of the stage, from 0.
+        number: The number of the stage, from 0. Where the score of the model given is known, that model is point 0, and
+            stages are counted from 1.
         steps: The number of steps to train.
         optimizer: A new Adam for all parameters of the model that require a gradient. Each tensor has its own rate.
 
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> stage = next(iter(tnmars.Stages(tnmars.compile(graph), budget="2x", samples=100)))
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> stage = next(iter(path))
         >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
         (0, 400, 0.52, 0.0)
     """
@@ -65,6 +74,12 @@ class Stage:
         self.optimizer.zero_grad()
         self.done += 1
 
+    @property
+    def trained(self) -> int:
+        """The number of steps that were trained, by `step` or by the optimizer itself."""
+        own = [int(state["step"]) for state in self.optimizer.state.values() if "step" in state]
+        return max([self.done, *own])
+
     def report(self, score: Any, samples: int | None = None, *, position: Mapping[str, int] | None = None) -> None:
         """Ends the stage with the score of the model on validation data.
 
@@ -76,13 +91,16 @@ class Stage:
                 a resume in `Stages.position`.
 
         Raises:
-            TnmarsError: If the score is not a finite number, if its standard error is needed but not known, or if the
-                stage has a score already.
+            TnmarsError: If the score is not a number, if the first one is not finite or has no standard error though
+                one is needed, or if the stage has a score already. A later score that is not finite ends the path.
         """
-        if self.is_reported:
-            raise TnmarsError(f"stage {self.number} has a score already.")
-        self._path._report(self, score_of(score, samples), position)
-        self.is_reported = True
+        self._path._check_open(self)
+        try:
+            found = score_of(score, check_samples(samples), verb="the score is")
+        except NotFiniteError as error:
+            self._path._fail(self, error, position)
+            return
+        self._path._report(self, found, position)
 
 
 class Stages:
@@ -90,25 +108,29 @@ class Stages:
 
     The model is cut in place between stages; its compiled layers stay the same objects with new, smaller parameters.
     Each stage ends with `stage.report(score)`. Then `curve` has all points so far, and when the iterator has ended the
-    chosen one.
+    chosen one: take `path.curve.chosen.model`. The model given ends as that of the last stage, which is smaller.
 
     Args:
         model: A model with compiled layers that have no gates, fresh or trained. It is changed. Under DDP, give the
-            model inside, and wrap it again in each stage. Layers with a core that does not require a gradient are left
-            alone.
+            model inside, and wrap it again in each stage. Layers with a core that does not require a gradient are not
+            cut.
         budget: As in `tnmars.shrink`.
         max_drop: As in `tnmars.shrink`.
-        samples: The number of training samples, for the weight decay of the cores; without it there is none.
-        example: The arguments of the model for one batch: a tensor, or a tuple. With it, multiply-adds and times are
-            those of one pass of the whole model over it. Without it, they are those of the compiled layers alone, for
-            the batch that each was compiled for.
+        train_samples: The number of training samples, for the weight decay of the cores; without it there is none.
+        example: The arguments of the model for one batch: a tensor, a tuple or a mapping. With it, multiply-adds and
+            times are those of one pass of the whole model over it. Without it, they are those of the compiled layers
+            alone, for the batch that each was compiled for.
         settings: The constants of the path.
         saliency: A function that says how much each slice matters, from the model in canonical form and the weights of
             all slices, by layer and bond; it returns a vector for each bond. By default the share of the layer's
             squared norm that runs through the slice.
         checkpoint: A folder in which every finished stage is saved. If it has a path already, that is continued: the
-            model becomes that of its last stage.
-        start: The score of the model as it is given, if it is known; a number.
+            model, which must have the weights that the path began with, becomes that of its last stage. These weights
+            are in `start.safetensors` of the folder.
+        start: The score of the model as it is given, if it is known, in any form that `Stage.report` takes. The model
+            is then the first point of the curve. If the first stage ends more than one standard error below it (with
+            `max_drop`, more than half of that), the model is put back and the stage is repeated at a quarter of all
+            rates, at most three times.
 
     Attributes:
         model: The model.
@@ -126,7 +148,7 @@ class Stages:
         >>> model, x = tnmars.compile(graph), torch.randn(64, 6)
         >>> y = x @ torch.randn(6, 1) @ torch.randn(1, 5)
         >>> path = tnmars.Stages(
-        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), samples=64
+        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), train_samples=64
         ... )
         >>> for stage in path:
         ...     for _ in range(stage.steps):
@@ -137,49 +159,89 @@ class Stages:
         {'': {'r': 1}}
     """
 
+    _function = "Stages"
+    """What a checkpoint says it was written by."""
+    _frames = 3
+    """How far away the user's own code is when a stage ends."""
+
     def __init__(
         self,
         model: nn.Module,
         *,
         budget: int | str | Sequence[int | str] | None = None,
         max_drop: float | None = None,
-        samples: int | None = None,
+        train_samples: int | None = None,
         example: Any = None,
         settings: Staircase | None = None,
         saliency: Saliency | None = None,
         checkpoint: str | Path | None = None,
-        start: float | None = None,
+        start: Any = None,
     ):
-        self.model, self.settings = model, settings or Staircase()
+        self.model, self.settings = model, check_settings(settings)
         self.position: Mapping[str, int] | None = None
         self._goals = Goals.of(budget, max_drop, self.settings)
-        batch = None if example is None else _batch(example)
-        self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms)
-        self._samples, self._checkpoint, self.start = samples, checkpoint, start
+        batch = None if example is None else example_batch(example)
+        rest_ms = None if checkpoint is None else measured_ms(checkpoint)
+        self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms, rest_ms)
+        self._samples, self._checkpoint = check_samples(train_samples, "train_samples"), checkpoint
         self._points: list[Point] = []
-        self._steps, self._clock = 0, time.perf_counter()
-        self._is_finished = False
+        self._start: Point | None = None
+        self._before: dict[str, Tensor] | None = None
+        self._steps, self._clock, self._share = 0, time.perf_counter(), 1.0
+        self._is_finished, self._is_cut, self._ended = False, True, ""
         self._stage: Stage | None = None
         if checkpoint is not None:
             self._template = copy.deepcopy(model)
-            self._record = Record(self.settings, self._goals.words, self._shrunk.ranks())
+            self._record = Record(
+                function=self._function,
+                settings=self.settings,
+                goals=self._goals.words,
+                ranks=self._shrunk.ranks(),
+                weights=fingerprint(model),
+                saliency=name_of(saliency or from_norms),
+                train_samples=self._samples,
+            )
             found = resumed(checkpoint, self._record, self._template)
             if found is not None:
                 self._continue(*found, checkpoint)
+        if start is not None and not self._points:
+            self._begin(score_of(start))
 
-    def _continue(self, curve: Curve, position: Mapping[str, int] | None, checkpoint: str | Path) -> None:
+    def _begin(self, score: Score, position: Mapping[str, int] | None = None) -> None:
+        """Makes the model as it is given the first point of the curve."""
+        if self._goals.needs_error and score.error is None:
+            raise unknown_error(self._function)
+        self._start = self._point(0, score)
+        self._points.append(self._start)
+        self._before = copy.deepcopy(self.model.state_dict())
+        self._save(position)
+
+    def _continue(self, curve: Curve, state: State, checkpoint: str | Path) -> None:
         """Goes on from the last finished stage of a checkpoint."""
-        self.position = position
-        self._points, self.start, self._is_finished = list(curve.points), curve.start, curve.is_finished
-        self._steps, self._clock = curve.points[-1].steps, time.perf_counter() - curve.points[-1].seconds
+        self.position, self._share, self._steps = state.position, state.share, state.steps
+        self._points, self._is_finished = list(curve.points), curve.is_finished
+        self._clock = time.perf_counter() - curve.points[-1].seconds
         self._shrunk.load_(checkpoint, curve.points[-1].stage)
+        self._start = None if curve.start is None else self._points[0]
+        if self._is_first:
+            self._before = copy.deepcopy(self.model.state_dict())
+        else:
+            self._is_cut = False
 
     @property
     def curve(self) -> Curve:
         """The curve of all points so far. Raises `TnmarsError` if no stage has a score yet."""
         if not self._points:
             raise TnmarsError("no stage has a score yet: call stage.report(score) at the end of each.")
-        return curve_for(self._points, self.start, self._goals, self._shrunk.dense, self._is_finished)
+        return curve_for(
+            self._points,
+            self._start,
+            self._goals,
+            self._shrunk.dense,
+            self._is_finished,
+            lower=round(1 / self._share),
+            ended=self._ended,
+        )
 
     @property
     def is_finished(self) -> bool:
@@ -189,12 +251,16 @@ class Stages:
     @property
     def steps_left(self) -> int | None:
         """About how many steps are left to the smallest budget; None without a budget."""
-        return self._shrunk.steps_left(self.settings, is_first=not self._points)
+        return self._shrunk.steps_left(self.settings, is_first=self._is_first)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no stage is finished."""
+        return len(self._points) == (self._start is not None)
 
     def __iter__(self) -> Iterator[Stage]:
         while not self._is_finished:
-            stage = self._stage if self._stage is not None and not self._stage.is_reported else self._next()
-            self._stage = stage
+            stage = self._stage = self._next()
             yield stage
             if not stage.is_reported:
                 raise TnmarsError(
@@ -202,24 +268,80 @@ class Stages:
                 )
 
     def _next(self) -> Stage:
-        """Cuts the model, unless it is at its start, for a new stage."""
-        if not self._points:
-            return Stage(self, 0, self._shrunk.steps(self.settings, is_first=True))
-        self._shrunk.cut_()
-        return Stage(self, self._points[-1].stage + 1, self._shrunk.steps(self.settings, is_first=False))
+        """A new stage. The model is cut for it first, unless it is at its start, or was cut for a stage left early."""
+        if not self._is_cut:
+            self._shrunk.cut_()
+            self._is_cut = True
+        number = self._points[-1].stage + 1 if self._points else 0
+        return Stage(self, number, self._shrunk.steps(self.settings, is_first=self._is_first))
+
+    def _check_open(self, stage: Stage) -> None:
+        if stage.is_reported:
+            raise TnmarsError(f"stage {stage.number} has a score already.")
+        if stage is not self._stage:
+            text = f"stage {stage.number} was left before it had a score, and the path went on with a new stage."
+            raise TnmarsError(Problem(text, "Report the score of the stage that the loop yielded last."))
+
+    def _fail(self, stage: Stage, error: NotFiniteError, position: Mapping[str, int] | None) -> None:
+        """Repeats a first stage that diverged, or ends the path with what it has. Raises the error if that is nothing.
+
+        Nothing is saved of the end: a path that is continued trains this stage again.
+        """
+        if not self._is_first:
+            self._ended, self._is_finished = error.problems[0].text, True
+        elif self._start is not None and stage.done and self._share > LEAST:
+            self._steps += stage.done
+            self._repeat(position)
+        else:
+            raise error
+        stage.is_reported = True
 
     def _report(self, stage: Stage, score: Score, position: Mapping[str, int] | None) -> None:
         if self._goals.needs_error and score.error is None:
-            raise unknown_error()
-        self._steps += stage.done or stage.steps
+            if not self._points:
+                raise unknown_error(self._function)
+            score = Score(score.value, max(self._points, key=lambda point: point.score).error)
+        stage.is_reported = True
+        self._steps += stage.trained
+        if self._is_first and self._start is not None:
+            is_lost = score.value < self._start.score - self._goals.margin(self._start)
+            if is_lost and self._share > LEAST:
+                self._repeat(position)
+                return
+        self._points.append(self._point(stage.number, score))
+        self._before, self._is_cut = None, False
+        is_reached = self._goals.is_reached(self._points, self._shrunk.dense)
+        self._is_finished = is_reached or self._shrunk.is_smallest()
+        self._save(position)
+        words = lost_words(self._points, self._start, self._goals) if self._is_finished else None
+        if words is not None and is_first_rank():
+            warnings.warn(words, ShrinkWarning, stacklevel=self._frames)
+
+    def _repeat(self, position: Mapping[str, int] | None) -> None:
+        """Puts the model given back; the coming stage has a quarter of the rates."""
+        assert self._before is not None
+        self.model.load_state_dict(self._before)
+        self._share /= LOWER
+        self._save(position)
+
+    def _save(self, position: Mapping[str, int] | None) -> None:
+        self.position = position
+        if self._checkpoint is not None:
+            if len(self._points) == 1:
+                write_start(self._checkpoint, self._template)
+            state = State(position, self._share, self._steps, self._shrunk.prices.rest.ms)
+            write(self._checkpoint, self._record, self.curve, state)
+
+    def _point(self, number: int, score: Score) -> Point:
+        """The model as it is now as a point of the curve."""
         if self._checkpoint is None:
             make = held(self.model)
         else:
-            write_model(self._checkpoint, stage.number, self.model)
-            make = stored(self._checkpoint, stage.number, self._template)
+            write_model(self._checkpoint, number, self.model)
+            make = stored(self._checkpoint, number, self._template)
         cost = self._shrunk.cost()
-        point = Point(
-            stage=stage.number,
+        return Point(
+            stage=number,
             parameters=cost.parameters,
             bytes=round(self._shrunk.prices.of(cost, "bytes")),
             macs=cost.macs,
@@ -232,12 +354,6 @@ class Stages:
             seconds=time.perf_counter() - self._clock,
             make=make,
         )
-        self._points.append(point)
-        self.position = position
-        is_reached = self._goals.is_reached(self._points, self.start, self._shrunk.dense)
-        self._is_finished = is_reached or self._shrunk.is_smallest()
-        if self._checkpoint is not None:
-            write(self._checkpoint, self._record, self.curve, position)
 
     def _optimizer(self) -> torch.optim.Adam:
         """A new Adam: the rate of each tensor is relative to the size of its entries now."""
@@ -250,6 +366,7 @@ class Stages:
             rate = relative_rate(value, self.settings.rate, is_core=id(value) in cores, vectors=self.settings.vectors)
             if self.settings.other_rate is not None and id(value) not in own:
                 rate = self.settings.other_rate
+            rate *= self._share
             groups.append(
                 {
                     "params": [value],
@@ -260,7 +377,3 @@ class Stages:
             )
         is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)  # type: ignore[index]
         return torch.optim.Adam(groups, fused=is_fused)
-
-
-def _batch(example: Any) -> Batch:
-    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
