@@ -24,7 +24,7 @@ def write_page(
     best = {ratio: max(own for other, own in scores if other == ratio) for ratio, _ in scores}
     lines = [Line("score", tuple(sorted(best.items()))), Line("chosen", (scores[chosen],))]
     head = tag("figcaption", tag("b", text("Score over the ratio to the dense size; the chosen point is marked")))
-    picture = tag("figure", head, chart(lines, "score over ratio", x_name="times smaller"))
+    picture = tag("figure", head, chart(lines, "score over ratio", x_name="times smaller"), class_="curve")
     why = tag("p", tag("b", text("Chosen: ")), text(reason))
     heads, *body = rows
     found = table(heads, [row([text(typographic(cell)) for cell in line]) for line in body], "The points of the path")
