@@ -18,7 +18,7 @@ from tnmars.shrinking.settings import Staircase
 Given = float | tuple[float, int] | Tensor
 """A score, a score with the number of its samples, or the scores of all samples."""
 
-FIX = "Return a number, larger is better; a pair (score, samples); or a tensor with the score of each sample."
+FIX = "A score is a number, larger is better; a pair (score, samples); or a tensor with the score of each sample."
 
 
 @dataclass(frozen=True)
