@@ -91,15 +91,14 @@ def _measured(records: Sequence[Record], command: str) -> str:
     scored = [record for record in records if "parameters" in record]
     timed = [record for record in records if "ms" in record and str(record["row"]).startswith("tnmars")]
     columns = [name for name in SCORES if any(name in record for record in scored)]
-    head = ("network", "", "smaller", *(SCORES[name][0] for name in columns))
+    head = ("network", "", "smaller", "seeds", *(SCORES[name][0] for name in columns))
     parts = [table(head, [_row(group, columns) for group in _groups(scored)])]
     if timed:
         parts += ["Time of the frozen network relative to the dense one, on one thread:", _times(timed)]
     commits = sorted({str(record["commit"]) for record in records if "commit" in record})
     seeds = len({record["seed"] for record in scored if record.get("seed") is not None})
     words = "`smaller` counts the layers that are compressed."
-    words += f" Means over {seeds} calibration seeds, with the lowest and the highest." if seeds > 1 else ""
-    words += " One calibration seed." if seeds == 1 else ""
+    words += " Means over the calibration seeds, with the lowest and the highest." if seeds > 1 else ""
     parts.append(f"{words} Commit {', '.join(commits)}. Run again with `{command}`.")
     return "\n\n".join(parts) + "\n"
 
@@ -127,8 +126,9 @@ def _row(group: Sequence[Record], columns: Sequence[str]) -> tuple[str, ...]:
     first = group[0]
     name = ROWS.get(first["row"]) or str(first["row"]).replace(MATCHED, ", then matching")
     ratio = mean(record["layer ratio"] for record in group)
+    seeds = len({record["seed"] for record in group if record.get("seed") is not None})
     cells = [NETWORKS.get(first["task"], first["task"]), name, f"{ratio:.2f}x" if first["row"] != "dense" else ""]
-    return (*cells, *(_score(group, column) for column in columns))
+    return (*cells, str(seeds or ""), *(_score(group, column) for column in columns))
 
 
 def _score(group: Sequence[Record], column: str) -> str:
