@@ -1,6 +1,7 @@
 """Strided convolutions: how much slower the form that the cost model chooses is than the fastest candidate.
 
-`tnmars calibrate`, then `python tests/bench/strided.py`: one thread, every candidate of each layer timed in turns, the shortest of each kept.
+`tnmars calibrate`, then `python tests/bench/strided.py`: one thread, every candidate of each layer timed in turns, the
+shortest of each kept.
 """
 
 from __future__ import annotations
