@@ -142,7 +142,8 @@ def test_rows_of_any_number_of_axes_take_the_fast_path(shape: tuple[int, ...], g
     found = [layer(x), frozen(x)]
     assert not general
     torch.testing.assert_close(found[0], nn.functional.linear(x, layer.dense(), layer.bias))
-    assert [torch.equal(each, by_the_general_path(way, x)) for each, way in zip(found, (layer, frozen), strict=True)]
+    for each, made in zip(found, (layer, frozen), strict=True):
+        assert torch.equal(each, by_the_general_path(made, x))
 
 
 @pytest.mark.parametrize("graph", [LINEAR, CONV])
