@@ -35,7 +35,9 @@ def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], 
     batches = data()
     whole = shrunk(train=batches, budget=70)
     assert len(whole.points) > 4
-    for stage in (1, 3, 4):
+    last = whole.points[-1].stage
+    assert whole.points[-1].ranks == whole.points[-2].ranks, "the last stage trains the chosen point once more"
+    for stage in (1, 3, 4, last - 1, last):
         with pytest.raises(Killed):
             shrunk(train=batches, budget=70, checkpoint=tmp_path, watch=killed_after(stage))
     assert_same(shrunk(train=batches, budget=70, checkpoint=tmp_path), whole)

@@ -40,7 +40,7 @@ from tnmars.shrinking.batches import count
 def test_the_planted_rank_is_found() -> None:
     curve = shrunk()
     assert curve.chosen.ranks == {"1": {"r": 2}}
-    assert curve.chosen.score > 0.9 > curve.points[-1].score
+    assert curve.chosen.score > 0.9 > curve.points[-2].score, "the last stage trains the chosen point once more"
     assert "the smallest of" in curve.reason and "within 2 standard errors" in curve.reason
     assert curve.start is not None and curve.start < 0.5
     score, count = accuracy(curve.chosen.model)
@@ -54,7 +54,7 @@ def test_a_drop_or_a_budget_decides_instead() -> None:
     assert generous.chosen.ranks == {"1": {"r": 1}} and "at most 0.5 below the best" in generous.reason
     asked = shrunk(budget=["1.1x", 70])
     assert asked.chosen.ranks == {"1": {"r": 3}} and asked.chosen.parameters == 20 * 3 + 8
-    assert asked.reason == "it has at most 70 parameters (budget 70 parameters)."
+    assert asked.reason.startswith("it has at most 70 parameters (budget 70 parameters).")
     assert asked.at("1.1x").ranks == {"1": {"r": 4}}
 
 
@@ -120,7 +120,7 @@ def test_a_score_without_a_standard_error_takes_that_of_the_best() -> None:
         return (0.9, 100) if calls < 5 else (-0.2, 100)
 
     curve = shrunk(evaluate=evaluate)
-    assert [point.score for point in curve.points] == [0.9] * 4 + [-0.2]
+    assert [point.score for point in curve.points] == [0.9] * 4 + [-0.2] * 2
     assert curve.points[-1].error == curve.points[0].error and curve.chosen_at == 3
 
 
@@ -198,7 +198,7 @@ def test_ordinary_parts_train_along() -> None:
     assert not torch.equal(small.norm.running_mean, net.norm.running_mean)
     assert curve.chosen.parameters == sum(value.numel() for value in small.parameters())
     sizes = [sum(value.numel() for value in point.model.table.parameters()) for point in curve.points]
-    assert sizes == [156, 156, 130, 104, 78]  # one slice at a time: the cut counts the table alone
+    assert sizes == [156, 156, 130, 104, 78, 78]  # one slice at a time: the cut counts the table alone
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -34,7 +34,10 @@ def test_stages_are_longer_for_smaller_models_and_twice_as_long_at_first() -> No
         lengths.append(stage.steps)
         sizes.append(size(model))
         stage.report(0.5)
+    *sizes, again = sizes
+    *lengths, last = lengths
     assert lengths == [60, *(int(30 * full / own) for own in sizes[1:])]
+    assert again == sizes[-1] and last == int(3 * 30 * full / again), "the point that is taken is trained once more"
     assert sizes[0] == full and all(after < before for before, after in pairwise(sizes))
     each = 12 + 9  # numbers that a slice holds: no cut but the last is above 15 % and above one slice
     for before, after in pairwise(sizes):
@@ -45,7 +48,7 @@ def test_rates_are_relative_and_fall_to_zero() -> None:
     model = model_of()
     with torch.no_grad():
         model[0].cores.get("A").mul_(100.0)
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=50, settings=tnmars.Staircase(first=100))))
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", settings=tnmars.Staircase(first=100, decay=0.02))))
     named = {id(value): name for name, value in model.named_parameters()}
     rates = {named[id(group["params"][0])]: group["lr"] for group in stage.optimizer.param_groups}
     for name, value in model.named_parameters():
@@ -54,31 +57,81 @@ def test_rates_are_relative_and_fall_to_zero() -> None:
         )
     decay = {named[id(group["params"][0])]: group["weight_decay"] for group in stage.optimizer.param_groups}
     assert {name for name, value in decay.items() if value} == {"0.cores.A", "0.cores.B"}
-    assert decay["0.cores.A"] == pytest.approx(2 * 0.005 / 50)
+    for name in ("0.cores.A", "0.cores.B"):  # both shrink by the same share in a step
+        assert decay[name] * rates[name] == pytest.approx(0.02 * 0.07)
     factors = [stage.factor(step) for step in range(200)]
     assert factors[:2] == [1 / 40, 2 / 40] and factors[39] == 1.0 and factors[-1] == 0.0
     assert factors[119] == pytest.approx(0.5, abs=1e-6)
 
 
-def test_weight_decay_is_that_of_the_loss() -> None:
-    """One step with the optimizer of a stage equals one of plain Adam on the loss with the squared entries added."""
+def test_a_step_does_not_depend_on_the_scale_of_a_core_or_of_the_loss() -> None:
+    """Cores of 100 and of 1/100 times the size, and a loss of 1,000 times the size, take the same relative steps."""
     torch.manual_seed(0)
     x, y = torch.randn(16, 12), torch.randint(3, (16,))
     model, other = model_of(), model_of()
     other.load_state_dict(model.state_dict())
-    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=2, settings=tnmars.Staircase(decay=0.3))))
-    cross_entropy(model(x), y).backward()
+    with torch.no_grad():
+        other[0].cores.get("A").mul_(100.0)
+        other[0].cores.get("B").div_(100.0)
+    for one, scale in ((model, 1.0), (other, 1000.0)):
+        stage = next(iter(tnmars.Stages(one, budget="1.5x", settings=tnmars.Staircase(decay=0.3))))
+        for _ in range(20):
+            (scale * cross_entropy(one(x), y)).backward()
+            stage.step()
+    for name, factor in (("A", 100.0), ("B", 0.01)):
+        torch.testing.assert_close(other[0].cores.get(name), factor * model[0].cores.get(name), rtol=1e-3, atol=1e-4)
+
+
+def test_decay_shrinks_cores_and_nothing_else() -> None:
+    """Without a gradient, the first step shrinks a core by the rate times the decay; all else stays."""
+    model = model_of()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", settings=tnmars.Staircase(decay=0.3, ramp=1))))
+    for value in model.parameters():
+        value.grad = torch.zeros_like(value)
     stage.step()
-    groups = [
-        {"params": [value], "lr": group["lr"]}
-        for value, group in zip(other.parameters(), stage.optimizer.param_groups, strict=True)
-    ]
-    plain = torch.optim.Adam(groups)
-    loss = cross_entropy(other(x), y) + 0.3 / 2 * sum(value.square().sum() for value in other[0].cores.parameters())
-    loss.backward()
-    plain.step()
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two)
+    for name, value in model.named_parameters():
+        factor = 1 - 0.07 * 0.3 if "cores" in name else 1.0
+        torch.testing.assert_close(value.detach(), factor * before[name])
+
+
+def test_points_that_are_taken_are_trained_once_more_and_the_model_ends_as_the_chosen_one() -> None:
+    model, x = model_of(), torch.randn(5, 12)
+    path = tnmars.Stages(model, budget=[120, 60], settings=tnmars.Staircase(first=3))
+    seen = []
+    for stage in path:
+        for _ in range(stage.steps):
+            model(x).square().mean().backward()
+            stage.step()
+        seen.append(size(model))
+        stage.report(0.5 + 0.01 * (stage.number == 3))
+    points = path.curve.points
+    assert seen[-1] == min(seen) and [point.ranks for point in points].count(points[-1].ranks) == 2
+    assert path.curve.at(120) is points[-2] or points[-2].score < path.curve.at(120).score
+    torch.testing.assert_close(model(x), path.curve.chosen.model(x))
+    assert path.curve.reason.endswith("It was trained once more at the end.") == (path.curve.chosen is points[-1])
+
+
+def test_a_point_that_its_last_stage_makes_worse_is_taken_as_it_was() -> None:
+    model, x = model_of(), torch.randn(5, 12)
+    path = tnmars.Stages(model, budget=60, settings=tnmars.Staircase(first=3))
+    outputs = []
+    for stage in path:
+        model(x).square().mean().backward()
+        stage.step()
+        outputs.append(model(x).detach())
+        stage.report(0.5 - 0.01 * stage.number)
+    assert path.curve.chosen is path.curve.points[-2] and "once more" not in path.curve.reason
+    torch.testing.assert_close(model(x), outputs[-2])
+    assert not torch.allclose(outputs[-1], outputs[-2])
+
+
+def test_without_a_last_stage_the_path_ends_with_its_last_cut() -> None:
+    path = tnmars.Stages(model_of(), budget=60, settings=tnmars.Staircase(finish=0.0))
+    for stage in path:
+        stage.report(0.5)
+    ranks = [point.ranks["0"]["r"] for point in path.curve.points]
+    assert ranks == sorted(set(ranks), reverse=True)
 
 
 def test_the_rate_of_ordinary_parts_can_be_given() -> None:
@@ -193,8 +246,6 @@ def test_a_first_stage_below_the_start_is_repeated_at_a_quarter_of_the_rate() ->
         ({"budget": 10}, "the budget of 10 parameters cannot be met: with all ranks 1 the model has 60 parameters"),
         ({"max_drop": -1}, "max_drop is -1"),
         ({"max_drop": "little"}, "max_drop is 'little'"),
-        ({"budget": "2x", "train_samples": -5}, "train_samples is -5, but must be a whole number above 0"),
-        ({"budget": "2x", "train_samples": "many"}, "train_samples is 'many', but must be a whole number above 0"),
         ({"budget": "2x", "settings": {"first": 3}}, r"settings is a dict, but must be a tnmars\.Staircase"),
         ({"budget": "2x", "example": 3}, "example is of type int"),
     ],

@@ -41,7 +41,7 @@ class Point:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x")
         >>> stage = next(iter(path))
         >>> stage.report(0.9)
         >>> path.curve.points[0].ranks, path.curve.points[0].score
@@ -77,7 +77,8 @@ class Curve:
     """What `tnmars.shrink` returns: size against score along one training. It prints as a table.
 
     Attributes:
-        points: The points, the largest first.
+        points: The points in the order of their training, each smaller than the one before. The last ones are points
+            that were taken, trained once more.
         start: The score of the model given, which is then the first point; None if it was not evaluated.
         chosen_at: The place of the chosen point.
         reason: Why it was chosen, in a sentence.
@@ -88,7 +89,7 @@ class Curve:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x")
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> print(path.curve.reason)
@@ -119,7 +120,7 @@ class Curve:
             least = min(point.cost(asked.unit) for point in self.points)
             text = f"no point of the curve meets the budget of {asked}; the smallest has {amount(least, asked.unit)}."
             raise TnmarsError(Problem(text, "Give this budget to shrink."))
-        return max(found, key=lambda point: (point.cost(asked.unit), point.score))
+        return max(found, key=lambda point: (point.cost(asked.unit), point.score, point.stage))
 
     def save(self, folder: str | Path) -> None:
         """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled.
@@ -135,8 +136,10 @@ class Curve:
 
     def report(self, path: str | Path) -> None:
         """Writes an HTML page with a picture of the curve, the table of its points and the reason for the choice."""
-        scores = [(point.ratio, point.score) for point in self.points]
-        write_page(path, scores, self.chosen_at, [HEAD, *map(self.row, self.points)], self.reason)
+        order = sorted(range(len(self.points)), key=lambda at: self.points[at].ratio)
+        scores = [(self.points[at].ratio, self.points[at].score) for at in order]
+        rows = [self.row(self.points[at]) for at in order]
+        write_page(path, scores, order.index(self.chosen_at), [HEAD, *rows], self.reason)
 
     def table(self) -> dict[str, Any]:
         """The curve as plain data, without its models."""
@@ -171,9 +174,9 @@ def fits(cost: float, limit: float) -> bool:
 
 
 def meeting(points: Sequence[Point], unit: str, limit: float) -> int | None:
-    """The place of the largest point within a limit, of several such the best; None if there is none."""
+    """The place of the largest point within a limit, of several such the best (the last); None if there is none."""
     found = [at for at, point in enumerate(points) if fits(point.cost(unit), limit)]
-    return max(found, key=lambda at: (points[at].cost(unit), points[at].score), default=None)
+    return max(found, key=lambda at: (points[at].cost(unit), points[at].score, at), default=None)
 
 
 FIGURES = tuple(entry.name for entry in fields(Point) if entry.name != "make")
@@ -210,7 +213,7 @@ def load_curve(folder: str | Path, model: nn.Module) -> Curve:
     Example:
         >>> import tempfile, tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x")
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> folder = tempfile.mkdtemp()

@@ -9,14 +9,17 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tnmars.errors import CheckpointError, Problem
 from tnmars.files import make_folder, write_text
 from tnmars.layer.distributed import is_first_rank
+from tnmars.layer.module import layers
 from tnmars.pruning.by_rank import compiled_layers
 from tnmars.pruning.prune_model import prune
 from tnmars.store.model import load_into, save
@@ -27,7 +30,17 @@ START = "start.safetensors"
 """The model that a path began with."""
 VERSION = 1
 
-Make = Callable[[], nn.Module]
+
+@dataclass(frozen=True, eq=False)
+class Make:
+    """Makes the model of a point."""
+
+    on_path: Callable[[], nn.Module]
+    """Returns the model as it was on the path, with bonds of size 1. It is not to be changed."""
+
+    def __call__(self) -> nn.Module:
+        """A new model without bonds of size 1."""
+        return finished(self.on_path())
 
 
 def finished(model: nn.Module) -> nn.Module:
@@ -36,14 +49,26 @@ def finished(model: nn.Module) -> nn.Module:
 
 
 def held(model: nn.Module) -> Make:
-    """A function that returns the finished model of a path as it is now."""
+    """What makes the model of a path as it is now."""
     now = copy.deepcopy(model)
-    return lambda: finished(now)
+    return Make(lambda: now)
 
 
 def stored(folder: str | Path, stage: int, template: nn.Module) -> Make:
-    """A function that reads the finished model of a stage into a copy of `template`."""
-    return lambda: finished(load_into(copy.deepcopy(template), file_of(folder, stage)))
+    """What reads the model of a stage into a copy of `template`."""
+    return Make(lambda: load_into(copy.deepcopy(template), file_of(folder, stage)))
+
+
+@torch.no_grad()
+def restore_(model: nn.Module, before: nn.Module) -> None:
+    """Makes a model what it was at another point of its path. Layers stay the same objects."""
+    then = dict(layers(before))
+    for name, layer in layers(model):
+        graph = then[name].graph
+        if graph != layer.graph:
+            cores = {core: nn.Parameter(then[name].cores.get(core).detach().clone()) for core in graph.cores}
+            layer.become_(replace(layer.planner, graph=graph), cores, {})
+    model.load_state_dict(before.state_dict())
 
 
 def file_of(folder: str | Path, stage: int) -> Path:

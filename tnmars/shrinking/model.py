@@ -100,11 +100,12 @@ class Shrunk:
         own = {id(value) for layer in self.layers.values() for value in layer.parameters()}
         return own, {id(value) for layer in self.layers.values() for value in layer.cores.parameters()}
 
-    def steps(self, settings: Staircase, *, is_first: bool) -> int:
-        """The number of steps of the coming stage."""
+    def steps(self, settings: Staircase, *, is_first: bool, is_last: bool = False) -> int:
+        """The number of steps of the coming stage; `is_last` if it trains a point that is taken once more."""
         if is_first:
             return 2 * settings.first
-        return max(int(settings.first * self.full / max(self.prices.compiled(self.graphs), 1)), 1)
+        factor = settings.finish if is_last else 1.0
+        return max(int(factor * settings.first * self.full / max(self.prices.compiled(self.graphs), 1)), 1)
 
     def steps_left(self, settings: Staircase, *, is_first: bool) -> int | None:
         """About how many steps are left to the smallest budget; None without one."""
@@ -116,6 +117,9 @@ class Shrunk:
         while cost > room > 0:
             cost, size = cost * settings.factor, size * settings.factor
             found += settings.first * self.full / size
+        limits = [limit - self._rest for limit in self.goals.limits(self.dense)]
+        own = self._now() - self._rest
+        found += sum(settings.finish * settings.first * own / limit for limit in limits if limit > 0)
         return round(found)
 
     def is_smallest(self) -> bool:

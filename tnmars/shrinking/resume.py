@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class State:
     """The training steps so far, those of repeated stages included."""
     rest_ms: float
     """The milliseconds of all parts that are not compiled, if they were measured."""
+    untaken: Sequence[int] | None = None
+    """The places of the points that are still to be trained once more; None before the end of the path."""
 
 
 def measured_ms(folder: str | Path) -> float | None:

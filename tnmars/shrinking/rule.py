@@ -150,8 +150,10 @@ def curve_for(
         budgets = {}
         best, allowed = _allowed(points, goals)
         near = [at for at, point in enumerate(points) if point.score >= best - allowed.accept]
-        chosen = min(near, key=lambda at: (points[at].parameters, -points[at].score))
+        chosen = min(near, key=lambda at: (points[at].parameters, -points[at].score, -at))
         reason = f"it is the smallest of {len(points)} points whose score is {allowed.words} the best, {best:.5g}."
+    if any(point.ranks == points[chosen].ranks for point in points[:chosen] if point is not start):
+        reason += " It was trained once more at the end."
     if points[chosen] is start:
         reason += " It is the model given, untrained by this path."
     if lower > 1:

@@ -23,7 +23,10 @@ class Staircase:
         accept: A point is accepted if its score is at most this many standard errors below the best.
         stop: The path ends once a score is more than this many standard errors below the best. With `max_drop`, it
             ends at `stop / accept` times that drop.
-        decay: The factor of the squared entries of all cores in the loss, times the number of training samples.
+        finish: The number of steps of the last stage, in which a point that is taken is trained once more, relative to
+            those of an ordinary stage of its size; 0 for no such stage.
+        decay: How much all cores shrink in a step, relative to the step: the weight decay of AdamW, in units that do
+            not depend on the size of a core's entries or on that of the loss.
         vectors: What counts as the size of a vector's entries, such as those of a bias.
         other_rate: The highest learning rate of all parameters outside of compiled layers, as it is. By default it is
             relative, as for cores.
@@ -42,7 +45,8 @@ class Staircase:
     ramp: int = 50
     accept: float = 2.0
     stop: float = 5.0
-    decay: float = 0.005
+    finish: float = 3.0
+    decay: float = 0.01
     vectors: float = 0.1
     other_rate: float | None = None
 

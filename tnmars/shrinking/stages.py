@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import is_first_rank
 from tnmars.models.data import example_batch
-from tnmars.models.rates import annealed, relative_rate
+from tnmars.models.rates import annealed
 from tnmars.shrinking.curve import Curve, Point
-from tnmars.shrinking.folder import held, stored, write_model, write_start
+from tnmars.shrinking.folder import held, restore_, stored, write_model, write_start
 from tnmars.shrinking.model import Shrunk
+from tnmars.shrinking.optimizer import optimizer_for
 from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, resumed, write
 from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
 from tnmars.shrinking.saliency import Saliency, from_norms, name_of
@@ -44,12 +44,12 @@ class Stage:
         number: The number of the stage, from 0. Where the score of the model given is known, that model is point 0, and
             stages are counted from 1.
         steps: The number of steps to train.
-        optimizer: A new Adam for all parameters of the model that require a gradient. Each tensor has its own rate.
+        optimizer: A new AdamW for all parameters of the model that require a gradient. Each tensor has its own rate.
 
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x", train_samples=100)
+        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x")
         >>> stage = next(iter(path))
         >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
         (0, 400, 0.52, 0.0)
@@ -58,7 +58,7 @@ class Stage:
     def __init__(self, path: Stages, number: int, steps: int):
         self.number, self.steps, self.done = number, steps, 0
         self._path = path
-        self.optimizer = path._optimizer()
+        self.optimizer = optimizer_for(path._shrunk, path.settings, path._share)
         self.is_reported = False
 
     def factor(self, step: int) -> float:
@@ -107,8 +107,9 @@ class Stages:
     """The path of `tnmars.shrink` for a training loop of your own: an iterator over stages.
 
     The model is cut in place between stages; its compiled layers stay the same objects with new, smaller parameters.
-    Each stage ends with `stage.report(score)`. Then `curve` has all points so far, and when the iterator has ended the
-    chosen one: take `path.curve.chosen.model`. The model given ends as that of the last stage, which is smaller.
+    Each stage ends with `stage.report(score)`. Then `curve` has all points so far. In the last stages the points that
+    are taken (the chosen one, or one for each budget) are trained once more. When the iterator has ended, the model is
+    that of the chosen point, and `path.curve.chosen.model` is a copy of it without bonds of size 1.
 
     Args:
         model: A model with compiled layers that have no gates, fresh or trained. It is changed. Under DDP, give the
@@ -116,7 +117,6 @@ class Stages:
             cut.
         budget: As in `tnmars.shrink`.
         max_drop: As in `tnmars.shrink`.
-        train_samples: The number of training samples, for the weight decay of the cores; without it there is none.
         example: The arguments of the model for one batch: a tensor, a tuple or a mapping. With it, multiply-adds and
             times are those of one pass of the whole model over it. Without it, they are those of the compiled layers
             alone, for the batch that each was compiled for.
@@ -147,9 +147,7 @@ class Stages:
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=5)
         >>> model, x = tnmars.compile(graph), torch.randn(64, 6)
         >>> y = x @ torch.randn(6, 1) @ torch.randn(1, 5)
-        >>> path = tnmars.Stages(
-        ...     model, max_drop=0.1, settings=tnmars.Staircase(first=40), train_samples=64
-        ... )
+        >>> path = tnmars.Stages(model, max_drop=0.1, settings=tnmars.Staircase(first=40))
         >>> for stage in path:
         ...     for _ in range(stage.steps):
         ...         (model(x) - y).square().mean().backward()
@@ -163,6 +161,8 @@ class Stages:
     """What a checkpoint says it was written by."""
     _frames = 3
     """How far away the user's own code is when a stage ends."""
+    _samples: int | None = None
+    """The number of training samples, if it is known: a path continues with as many only."""
 
     def __init__(
         self,
@@ -170,7 +170,6 @@ class Stages:
         *,
         budget: int | str | Sequence[int | str] | None = None,
         max_drop: float | None = None,
-        train_samples: int | None = None,
         example: Any = None,
         settings: Staircase | None = None,
         saliency: Saliency | None = None,
@@ -183,12 +182,14 @@ class Stages:
         batch = None if example is None else example_batch(example)
         rest_ms = None if checkpoint is None else measured_ms(checkpoint)
         self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms, rest_ms)
-        self._samples, self._checkpoint = check_samples(train_samples, "train_samples"), checkpoint
+        self._checkpoint = checkpoint
         self._points: list[Point] = []
         self._start: Point | None = None
         self._before: dict[str, Tensor] | None = None
         self._steps, self._clock, self._share = 0, time.perf_counter(), 1.0
         self._is_finished, self._is_cut, self._ended = False, True, ""
+        self._untaken: tuple[int, ...] | None = None
+        """The places of the points that are still to be trained once more; None before the end of the path."""
         self._stage: Stage | None = None
         if checkpoint is not None:
             self._template = copy.deepcopy(model)
@@ -223,6 +224,9 @@ class Stages:
         self._clock = time.perf_counter() - curve.points[-1].seconds
         self._shrunk.load_(checkpoint, curve.points[-1].stage)
         self._start = None if curve.start is None else self._points[0]
+        self._untaken = None if state.untaken is None else tuple(state.untaken)
+        if self._is_finished:
+            self._restore_(curve.chosen_at)
         if self._is_first:
             self._before = copy.deepcopy(self.model.state_dict())
         else:
@@ -270,10 +274,35 @@ class Stages:
     def _next(self) -> Stage:
         """A new stage. The model is cut for it first, unless it is at its start, or was cut for a stage left early."""
         if not self._is_cut:
-            self._shrunk.cut_()
+            if self._untaken:
+                self._restore_(self._untaken[0])
+                self._shrunk.gauge_()
+            else:
+                self._shrunk.cut_()
             self._is_cut = True
         number = self._points[-1].stage + 1 if self._points else 0
-        return Stage(self, number, self._shrunk.steps(self.settings, is_first=self._is_first))
+        return Stage(
+            self, number, self._shrunk.steps(self.settings, is_first=self._is_first, is_last=bool(self._untaken))
+        )
+
+    def _restore_(self, at: int) -> None:
+        """Makes the model that of a point, unless it is that already: the last one."""
+        if at < len(self._points) - 1:
+            restore_(self.model, self._points[at].make.on_path())
+
+    def _taken(self) -> tuple[int, ...]:
+        """The places of the points that are trained once more at the end, that of the smallest last."""
+        if not self.settings.finish:
+            return ()
+        curve = self.curve
+        places = set(curve.budgets.values()) or {curve.chosen_at}
+        trained = [at for at in places if self._points[at] is not self._start]
+        return tuple(sorted(trained, key=lambda at: (-self._points[at].parameters, at)))
+
+    def _end_(self) -> None:
+        """Ends the path: the model becomes the chosen one."""
+        self._is_finished = True
+        self._restore_(self.curve.chosen_at)
 
     def _check_open(self, stage: Stage) -> None:
         if stage.is_reported:
@@ -288,7 +317,8 @@ class Stages:
         Nothing is saved of the end: a path that is continued trains this stage again.
         """
         if not self._is_first:
-            self._ended, self._is_finished = error.problems[0].text, True
+            self._ended = error.problems[0].text
+            self._end_()
         elif self._start is not None and stage.done and self._share > LEAST:
             self._steps += stage.done
             self._repeat(position)
@@ -310,8 +340,12 @@ class Stages:
                 return
         self._points.append(self._point(stage.number, score))
         self._before, self._is_cut = None, False
-        is_reached = self._goals.is_reached(self._points, self._shrunk.dense)
-        self._is_finished = is_reached or self._shrunk.is_smallest()
+        if self._untaken:
+            self._untaken = self._untaken[1:]
+        elif self._goals.is_reached(self._points, self._shrunk.dense) or self._shrunk.is_smallest():
+            self._untaken = self._taken()
+        if self._untaken == ():
+            self._end_()
         self._save(position)
         words = lost_words(self._points, self._start, self._goals) if self._is_finished else None
         if words is not None and is_first_rank():
@@ -329,7 +363,7 @@ class Stages:
         if self._checkpoint is not None:
             if len(self._points) == 1:
                 write_start(self._checkpoint, self._template)
-            state = State(position, self._share, self._steps, self._shrunk.prices.rest.ms)
+            state = State(position, self._share, self._steps, self._shrunk.prices.rest.ms, self._untaken)
             write(self._checkpoint, self._record, self.curve, state)
 
     def _point(self, number: int, score: Score) -> Point:
@@ -354,26 +388,3 @@ class Stages:
             seconds=time.perf_counter() - self._clock,
             make=make,
         )
-
-    def _optimizer(self) -> torch.optim.Adam:
-        """A new Adam: the rate of each tensor is relative to the size of its entries now."""
-        own, cores = self._shrunk.own_parameters()
-        decay = 2.0 * self.settings.decay / self._samples if self._samples else 0.0
-        groups = []
-        for value in self.model.parameters():
-            if not value.requires_grad:
-                continue
-            rate = relative_rate(value, self.settings.rate, is_core=id(value) in cores, vectors=self.settings.vectors)
-            if self.settings.other_rate is not None and id(value) not in own:
-                rate = self.settings.other_rate
-            rate *= self._share
-            groups.append(
-                {
-                    "params": [value],
-                    "lr": rate,
-                    "initial_lr": rate,
-                    "weight_decay": decay if id(value) in cores else 0.0,
-                }
-            )
-        is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)  # type: ignore[index]
-        return torch.optim.Adam(groups, fused=is_fused)
