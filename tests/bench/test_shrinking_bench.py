@@ -1,0 +1,58 @@
+"""Each task and each row of the benchmark of `shrink` runs on small made-up data. No figures here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bench.shrinking import tasks
+from bench.shrinking.__main__ import main
+
+from tnmars.experiments.idx import Mnist
+
+KEYS = (
+    "task row seed budget parameters ratio ranks validation test macs steps points settings cpu_seconds commit command"
+)
+
+
+@pytest.fixture(autouse=True)
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    x, y = torch.rand(160, 784), torch.arange(160) % 10
+    monkeypatch.setattr(tasks, "BATCH", 32)
+    monkeypatch.setattr(tasks.Batches.__init__, "__kwdefaults__", {"size": 32})
+    monkeypatch.setattr(tasks, "mnist", lambda: Mnist(x, y, x[:50], y[:50]))
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    assert torch.get_num_threads() == threads
+
+
+def records(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """The records that a command writes, by tasks with very few steps."""
+    path = tmp_path / "records.json"
+    main([*words, "--first", "1", "--factor", "0.5", "--json", str(path)])
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(set(KEYS.split()) <= set(record) for record in found)
+    return found
+
+
+@pytest.mark.parametrize(("task", "ratio"), [("mnist-2fc", 100), ("lenet-tucker", 10), ("lenet-ring", 20)])
+def test_a_path_and_its_controls_run(tmp_path: Path, task: str, ratio: int) -> None:
+    found = records(tmp_path, task, "--rows", "budgets,random,uniform,fixed,dense", "--ratios", str(ratio))
+    rows = {record["row"]: record for record in found}
+    assert list(rows) == ["budgets", "random", "uniform", "fixed", "dense"]
+    for row in ("budgets", "random", "uniform"):
+        assert rows[row]["ratio"] >= ratio
+        assert rows[row]["budget"] == f"{ratio}x parameters"
+    assert sum(rows["budgets"]["stages"]) == rows["budgets"]["steps"] == rows["uniform"]["steps"]
+    assert rows["dense"]["ratio"] == 1.0
+    assert len(rows["fixed"]["ranks"]) == len(rows["budgets"]["ranks"])
+
+
+def test_a_control_needs_a_path_or_steps(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="Run that row first"):
+        records(tmp_path, "toy-8", "--rows", "uniform")
+    (record,) = records(tmp_path, "toy-8", "--rows", "uniform", "--steps", "2,3")
+    assert record["steps"] == 5
