@@ -56,3 +56,13 @@ def test_a_control_needs_a_path_or_steps(tmp_path: Path) -> None:
         records(tmp_path, "toy-8", "--rows", "uniform")
     (record,) = records(tmp_path, "toy-8", "--rows", "uniform", "--steps", "2,3")
     assert record["steps"] == 5
+
+
+def test_gates_are_trained_pruned_and_sampled(tmp_path: Path) -> None:
+    found = records(tmp_path, "mnist-2fc", "--rows", "mars,ensemble", "--steps", "20,4")
+    assert [record["budget"] for record in found[:2]] == ["hard", "soft"]
+    assert found[0]["stages"] == [20, 4]
+    assert {"test_before", "validation_before"} <= set(found[0])
+    assert [record["budget"] for record in found[2:5]] == ["hard, 1 mask", "hard, 10 masks", "hard, 50 masks"]
+    assert found[2]["parameters"] < found[3]["parameters"] == 27_235
+    assert found[2]["test"] == found[0]["test_before"]

@@ -7,7 +7,8 @@ Rows: `untouched` is one call without a budget. `budgets` is one call with sever
 chosen at random in the same canonical form. `uniform` trains the start ranks times one factor, of about the asked size,
 from scratch, in one annealed run of as many steps as the path took to that size. `fixed` trains the network as it
 starts, and `dense` a dense one, in stages as long as those of the path. The lengths come from records of the path in
-the file, or from `--steps`. Every choice is made on validation data; each point that is recorded is tested once.
+the file, or from `--steps`. `mars` selects ranks with gates but trains in the same way, and `ensemble` averages its
+sampled masks. Every choice is made on validation data; each point that is recorded is tested once.
 """
 
 from __future__ import annotations
@@ -21,8 +22,20 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 from bench.models.run import Recorder
-from bench.shrinking.rows import ROWS, Asked, run
+from bench.shrinking import gates, rows
+from bench.shrinking.rows import Asked
 from bench.shrinking.tasks import TASKS
+
+ROWS = {
+    "untouched": rows.path,
+    "budgets": rows.path,
+    "random": rows.path,
+    "uniform": rows.uniform,
+    "fixed": rows.held,
+    "dense": rows.held,
+    "mars": gates.mars,
+    "ensemble": gates.ensemble,
+}
 
 SETTINGS = {"rate": float, "factor": float, "first": int}
 
@@ -53,8 +66,8 @@ def main(words: Sequence[str] | None = None) -> None:
     for setting, kind in SETTINGS.items():
         parser.add_argument(f"--{setting}", type=kind, default=None)
     given = parser.parse_args(words)
-    rows = given.rows.split(",")
-    for row in rows:
+    asked = given.rows.split(",")
+    for row in asked:
         if row not in ROWS:
             parser.error(f"row '{row}' is unknown; rows: {', '.join(ROWS)}")
     torch.set_num_threads(1)
@@ -63,9 +76,10 @@ def main(words: Sequence[str] | None = None) -> None:
     options = {} if given.max_drop is None else {"max_drop": given.max_drop}
     for name in given.tasks:
         for seed in numbers(given.seeds):
-            for row in rows:
+            for row in asked:
                 ratios, steps = numbers(given.ratios), numbers(given.steps)
-                run(Asked(name, row, seed, recorder, settings, ratios, steps, options, given.checkpoints))
+                one = Asked(name, row, seed, recorder, settings, ratios, steps, options, given.checkpoints)
+                ROWS[row](one, TASKS[name](seed))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,10 @@ from bench.shrinking.training import stages
 from torch import Tensor, nn
 
 import tnmars
+from tnmars.graph.rewrite import drop_ones
 from tnmars.layer.module import layers
+from tnmars.models.usage import one_pass
+from tnmars.shrinking.prices import Prices
 from tnmars.shrinking.scores import score_of
 
 
@@ -83,7 +86,7 @@ def path(asked: Asked, given: Task) -> None:
     for words, point in taken.items():
         at = curve.points.index(point)
         lengths = [after - before for before, after in pairwise(steps[: at + 1])]
-        _add(asked, given, words, point, point.model, spent, points=len(curve.points), stages=lengths, **more)
+        record(asked, given, words, point, point.model, spent, points=len(curve.points), stages=lengths, **more)
 
 
 def uniform(asked: Asked, given: Task) -> None:
@@ -97,9 +100,9 @@ def uniform(asked: Asked, given: Task) -> None:
         asked.say(f"{words}: start ranks times {factor:.4g}, {sum(lengths)} steps")
         model = given.network(factor)
         for done in stages(model, given, [sum(lengths)], asked.seed, asked.staircase):
-            point = _point(given, model, done)
+            point = measured(given, model, done)
             spent = time.process_time() - clock
-            _add(asked, given, words, point, model, spent, points=1, stages=[done])
+            record(asked, given, words, point, model, spent, points=1, stages=[done])
 
 
 def held(asked: Asked, given: Task) -> None:
@@ -128,23 +131,8 @@ def held(asked: Asked, given: Task) -> None:
         entry = last if which == "last" else best
         if which == "best":
             model.load_state_dict(best["state"])
-        point = _dense_point(given, model, entry["score"], entry["steps"]) if is_dense else None
-        point = point or _point(given, model, entry["steps"], entry["score"])
-        _add(asked, given, "", point, model, spent, points=len(lengths), stages=entry["stages"], which=which)
-
-
-ROWS: dict[str, Callable[[Asked, Task], None]] = {
-    "untouched": path,
-    "budgets": path,
-    "random": path,
-    "uniform": uniform,
-    "fixed": held,
-    "dense": held,
-}
-
-
-def run(asked: Asked) -> None:
-    ROWS[asked.row](asked, tasks.TASKS[asked.name](asked.seed))
+        point = measured(given, model, entry["steps"], entry["score"])
+        record(asked, given, "", point, model, spent, points=len(lengths), stages=entry["stages"], which=which)
 
 
 @dataclass(frozen=True)
@@ -155,31 +143,32 @@ class Measured:
     ratio: float
     ranks: Mapping[str, Mapping[str, int]]
     score: float
-    macs: int
+    macs: int | None
     steps: int
 
 
-def _curve(given: Task, model: nn.Module, score: Any) -> tnmars.Curve:
-    """The curve of a model as it is."""
+def measured(given: Task, model: nn.Module, steps: int, score: float | None = None) -> Measured:
+    """The size and score of a model as it is, counted as along a path."""
     *inputs, _ = next(iter(given.train))
-    return tnmars.Stages(model, max_drop=1.0, example=tuple(inputs), start=score).curve
-
-
-def _point(given: Task, model: nn.Module, steps: int, score: float | None = None) -> Measured:
+    graphs = {name: layer.graph for name, layer in layers(model)}
     with torch.no_grad():
         value = score_of(given.evaluate(model)).value if score is None else score
+    if not graphs:
+        macs = one_pass(model, (tuple(inputs), {}), {}).macs
+        return Measured(sum(number.numel() for number in model.parameters()), 1.0, {}, value, macs, steps)
     with torch.random.fork_rng():
-        point = _curve(given, model, value).points[0]
-    return Measured(point.parameters, point.ratio, point.ranks, value, point.macs, steps)
+        prices = Prices(model, dict(layers(model)), (tuple(inputs), {}), is_timed=False)
+        first = {name: layer.graph for name, layer in layers(given.network(1.0))}
+    cost = prices.whole({name: drop_ones(graph).graph for name, graph in graphs.items()})
+    ranks = {
+        name: {bond: graphs[name].bonds[bond].size if bond in graphs[name].bonds else 1 for bond in graph.bonds}
+        for name, graph in first.items()
+        if name in graphs
+    }
+    return Measured(cost.parameters, prices.dense(graphs).parameters / cost.parameters, ranks, value, cost.macs, steps)
 
 
-def _dense_point(given: Task, model: nn.Module, score: float, steps: int) -> Measured:
-    with torch.random.fork_rng():
-        macs = round(_curve(given, given.network(1.0), score).dense["macs"])
-    return Measured(sum(value.numel() for value in model.parameters()), 1.0, {}, score, macs, steps)
-
-
-def _add(
+def record(
     asked: Asked, given: Task, words: str, point: Any, model: nn.Module, spent: float, *, points: int, **more: Any
 ) -> None:
     part = {}
@@ -216,18 +205,18 @@ def _lengths(asked: Asked, words: str | None) -> list[int]:
         known += [json.loads(line) for line in lines if line.strip()]
     key = asked.name, asked.seed, dict(asked.settings)
     found = [
-        record
-        for record in known
-        if (record["task"], record["seed"], record["settings"]) == key
-        and record["row"] in (("budgets", "untouched") if words is None else ("budgets",))
-        and (words is None or record["budget"] == words)
+        one
+        for one in known
+        if (one["task"], one["seed"], one["settings"]) == key
+        and one["row"] in (("budgets", "untouched") if words is None else ("budgets",))
+        and (words is None or one["budget"] == words)
     ]
     if not found:
         raise SystemExit(
             f"{asked.name}: no record of row 'budgets' with seed {asked.seed} and budget '{words or 'any'}' is known. "
             "Run that row first with the same --json, or give --steps."
         )
-    longest = max(found, key=lambda record: record["steps"])
+    longest = max(found, key=lambda one: one["steps"])
     before = [longest["dense_steps"]] if "dense_steps" in longest else []
     return [*before, *longest.get("stages", [longest["steps"]])]
 
