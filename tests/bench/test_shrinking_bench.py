@@ -11,6 +11,7 @@ import torch
 from bench.shrinking import tasks
 from bench.shrinking.__main__ import main
 
+from tnmars.experiments.cifar import Cifar
 from tnmars.experiments.idx import Mnist
 
 KEYS = (
@@ -36,6 +37,41 @@ def records(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert all(set(KEYS.split()) <= set(record) for record in found)
     return found
+
+
+def test_a_table_of_words_has_its_own_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def texts(classes: int) -> Any:
+        part = [[2 + at, 9, 4] for at in range(130)], torch.arange(130) % classes
+        return part, part, part
+
+    monkeypatch.setattr(tasks, "sst", lambda: texts(5))
+    monkeypatch.setattr(tasks, "imdb", lambda: texts(2))
+    rows = ("--rows", "budgets,random,uniform,fixed,dense")
+    found = records(tmp_path, "sst5", *rows, "--ratios", "340")
+    found += records(tmp_path, "imdb-bag", *rows, "--ratios", "559")[len(found) :]
+    for task, ratio in (("sst5", 340), ("imdb-bag", 559)):
+        own = {record["row"]: record for record in found if record["task"] == task}
+        assert own["budgets"]["budget"] == f"{ratio}x embedding"
+        for row in ("budgets", "random", "uniform"):
+            assert own[row]["embedding_ratio"] >= ratio
+            assert own[row]["ratio"] < own[row]["embedding_ratio"]
+        assert own["dense"]["embedding_ratio"] == 1.0
+        assert own["fixed"]["embedding_ratio"] == pytest.approx({340: 182.49, 559: 441.50}[ratio], abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trained_network_is_compressed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = torch.randint(256, (400, 3, 32, 32)).byte(), torch.arange(400) % 10
+    monkeypatch.setattr(tasks, "images", lambda: Cifar(x, y, x[:50], y[:50]))
+    monkeypatch.setattr(tasks, "IMAGES", 16)
+    tasks._compressed.cache_clear()
+    found = {record["row"]: record for record in records(tmp_path, "cifar-cnn", "--rows", "budgets,uniform")}
+    tasks._compressed.cache_clear()
+    assert found["budgets"]["ratio"] >= 8
+    assert found["budgets"]["dense_steps"] == 24
+    assert {"dense_test", "dense_validation", "compressed_validation"} <= set(found["budgets"])
+    assert found["uniform"]["steps"] == found["budgets"]["steps"] + 24
+    assert found["uniform"]["ratio"] >= 8
 
 
 @pytest.mark.parametrize(("task", "ratio"), [("mnist-2fc", 100), ("lenet-tucker", 10), ("lenet-ring", 20)])

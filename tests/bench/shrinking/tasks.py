@@ -5,18 +5,21 @@ Every choice is made on validation data that are split from the training data, o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
+from bench.shrinking.training import stages
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tnmars
-from tnmars.experiments import lenet, toy, tucker
+from tnmars.experiments import cifar, lenet, readers, texts, toy, tucker
 from tnmars.experiments import mnist as digits
-from tnmars.experiments.idx import mnist
+from tnmars.experiments.idx import folder, mnist
 from tnmars.layer.module import layers
 from tnmars.select import Selector
 
@@ -180,6 +183,128 @@ def _tucker(seed: int) -> Task:
     )
 
 
+@torch.no_grad()
+def right_texts(model: nn.Module, rows: Sequence[Sequence[int]], labels: Tensor) -> float:
+    """The share of right answers on texts, which are sorted by length to save padding."""
+    order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+    found = 0
+    for at in range(0, len(order), 500):
+        part = order[at : at + 500]
+        answers = model(texts.padded([rows[place] for place in part])).argmax(-1)
+        found += int(answers.eq(labels[part]).sum())
+    return found / len(rows)
+
+
+Texts = tuple[Sequence[Sequence[int]], Tensor]
+"""Token ids and labels."""
+
+
+def _texts(train: Texts, held: Texts, test: Texts, size: int, **more: Any) -> Task:
+    """A task of texts with labels, whose table of words is a layer called `embedding`."""
+    return Task(
+        train=texts.TextBatches(*train, size),
+        loss=cross_entropy,
+        evaluate=lambda model: (right_texts(model, *held), len(held[0])),
+        test=lambda model: 100 * right_texts(model, *test),
+        starts=(readers.RANK,),
+        part="embedding",
+        **more,
+    )
+
+
+@cache
+def sst() -> tuple[Texts, Texts, Texts]:
+    """SST-5: the official parts."""
+    parts = [texts.read(folder() / "sst5" / f"{part}.tsv") for part in ("train", "dev", "test")]
+    words = [[texts.split(text) for text in own] for own, _ in parts]
+    ids = texts.vocabulary(words[0], readers.SST_VOCABULARY)
+    train, held, test = ((texts.encoded(own, ids, 256), labels) for own, (_, labels) in zip(words, parts, strict=True))
+    return train, held, test
+
+
+def _sst(seed: int) -> Task:
+    return _texts(
+        *sst(),
+        size=64,
+        network=lambda factor: readers.sst_reader(scaled(readers.RANK, factor)),
+        dense=lambda: readers.sst_reader(None),
+        budgets=(340, 700, 1500),
+        options={"max_drop": 0.01},
+    )
+
+
+@cache
+def imdb() -> tuple[Texts, Texts, Texts]:
+    """IMDB: a fifth of the official training part is for validation, by a fixed permutation."""
+    parts = [texts.read(folder() / "imdb" / f"{part}.tsv.xz") for part in ("train", "test")]
+    words = [[texts.words(text) for text in own] for own, _ in parts]
+    (known, labels), (tested, test_labels) = ((own, labels) for own, (_, labels) in zip(words, parts, strict=True))
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0)).tolist()
+    kept, held = order[len(order) // 5 :], order[: len(order) // 5]
+    ids = texts.vocabulary((known[at] for at in kept), readers.IMDB_VOCABULARY)
+    rows = texts.encoded(known, ids, 200)
+    train, valid = (([rows[at] for at in part], labels[part]) for part in (kept, held))
+    return train, valid, (texts.encoded(tested, ids, 200), test_labels)
+
+
+def _imdb(seed: int) -> Task:
+    return _texts(
+        *imdb(),
+        size=128,
+        network=lambda factor: readers.imdb_reader(scaled(readers.RANK, factor)),
+        dense=lambda: readers.imdb_reader(None),
+        budgets=(559, 1000, 2000),
+    )
+
+
+@cache
+def images() -> cifar.Cifar:
+    return cifar.cifar(folder())
+
+
+@torch.no_grad()
+def right_images(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The share of right answers on images of bytes."""
+    answers = torch.cat([model(cifar.normalized(part)) for part in x.split(500)])
+    return answers.argmax(-1).eq(y).double().mean().item()
+
+
+IMAGES, EPOCHS, FIRST, CALIBRATION = 128, 2, "2x", 16
+"""Of CIFAR-10: the batch, the epochs of the dense network, the budget that it is compressed to first, and the batches
+that calibrate this."""
+
+
+def _cifar(seed: int) -> Task:
+    data = images()
+    held = min(5000, len(data.train_y) // 2)
+    return Task(
+        lambda factor: cifar.network(factor, IMAGES),
+        (128,),
+        cifar.Flipped(data.train_x[:-held], data.train_y[:-held], IMAGES),
+        cross_entropy,
+        lambda model: (right_images(model, data.train_x[-held:], data.train_y[-held:]), held),
+        lambda model: 100 * right_images(model, data.test_x, data.test_y),
+        budgets=(5, 8),
+        dense=lambda: cifar.network(None, IMAGES),
+        begin=lambda seed: _compressed(seed),
+    )
+
+
+@cache
+def _compressed(seed: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A dense network trained in one annealed stage, then compressed; and its figures. Rows of a seed share it."""
+    given = _cifar(seed)
+    torch.manual_seed(1000 + seed)
+    model, steps = cifar.network(None, IMAGES), EPOCHS * len(given.train)
+    for _ in stages(model, given, [steps], seed, tnmars.Staircase()):
+        figures = {"dense_validation": given.evaluate(model)[0], "dense_test": given.test(model), "dense_steps": steps}
+    batches = [images for _, (images, _) in zip(range(CALIBRATION), given.train, strict=False)]
+    plan = tnmars.compress_(model, budget=FIRST, data=batches, seed=seed)
+    model.to(memory_format=torch.channels_last)
+    print(f"{figures}\n{plan}", file=sys.stderr, flush=True)
+    return model, {**figures, "compressed_validation": given.evaluate(model)[0]}
+
+
 TASKS: dict[str, Callable[[int], Task]] = {
     "mnist-2fc": _two_fc,
     "toy-8": lambda seed: _toy(8, seed),
@@ -188,5 +313,8 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "tucker": _tucker,
     "lenet-tucker": lambda seed: _lenet("tucker", (10, 20)),
     "lenet-ring": lambda seed: _lenet("ring", (20, 40)),
+    "sst5": _sst,
+    "imdb-bag": _imdb,
+    "cifar-cnn": _cifar,
 }
 """From a seed to a task."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from bench.shrinking.tasks import Task
 from torch import Tensor, nn
 
 import tnmars
 from tnmars.layer.module import layers
 from tnmars.models.rates import annealed, relative_rate
 from tnmars.shrinking.batches import Stream, count, reseed
+
+if TYPE_CHECKING:
+    from bench.shrinking.tasks import Task
 
 LOGITS = 1e-2
 """The learning rate of gates, as in the paper."""
