@@ -113,7 +113,7 @@ def _trained(asked: Asked, given: Task, words: str) -> tuple[nn.Module, float]:
         def after() -> None:
             schedule.step()
             if schedule.steps % 1000 == 0:
-                asked.say(f"{words}: {schedule.steps} steps, {float(tnmars.expected(model)):.0f} core entries expected")
+                asked.say(f"{words}: {schedule.steps} steps, {tnmars.expected(model).item():.0f} core entries expected")
 
         for _ in stages(
             model,
