@@ -30,7 +30,7 @@ TARGETS = {
     ("mnist-2fc", "untouched"): "230x at 98.05 %",
     ("mnist-2fc", "205x parameters"): "98.15 %",
 }
-ORDER = ("untouched", "budgets", "uniform", "random")
+ORDER = ("untouched", "budgets", "uniform", "random", "fixed", "dense", "mars", "ensemble")
 
 
 def section() -> list[str]:

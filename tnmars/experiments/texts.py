@@ -1,0 +1,95 @@
+"""Labeled texts from files, as token ids: lines `label<TAB>text`, a vocabulary by frequency, and batches."""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tnmars.errors import TnmarsError
+
+PADDING, UNKNOWN = 0, 1
+"""The ids of padding and of words that are not in the vocabulary."""
+WORD = re.compile(r"[a-z0-9']+|[!?]")
+SORTED = 20
+"""This many shuffled batches are sorted by length together, so that little is padded."""
+
+
+def read(path: Path) -> tuple[list[str], Tensor]:
+    """The texts and labels of a file, which may be compressed (`.xz`). Raises `TnmarsError`."""
+    if not path.exists():
+        raise TnmarsError(f"{path} does not exist.")
+    raw = path.read_bytes()
+    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    rows = [line.split("\t", 1) for line in text.split("\n") if line]  # not splitlines: reviews have U+0085
+    if any(len(row) < 2 for row in rows):
+        raise TnmarsError(f"{path} has a line without a tab; each line must be a label, a tab and a text.")
+    return [words for _, words in rows], torch.tensor([int(label) for label, _ in rows])
+
+
+def split(text: str) -> list[str]:
+    """The tokens of a text that is tokenized already, in lower case.
+
+    >>> split("It 's Good .")
+    ['it', "'s", 'good', '.']
+    """
+    return text.lower().split()
+
+
+def words(text: str) -> list[str]:
+    """The words of a plain text, without markup and most punctuation, in lower case.
+
+    >>> words("Great!<br />I've seen it.")
+    ['great', '!', "i've", 'seen', 'it']
+    """
+    return WORD.findall(text.lower().replace("<br />", " "))
+
+
+def vocabulary(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
+    """The id of each word, the most frequent first; of words that occur equally often, the first in the alphabet.
+
+    >>> vocabulary([["b", "a", "b"], ["c"]], 4)
+    {'b': 2, 'a': 3}
+    """
+    counts = Counter(word for text in texts for word in text)
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    return {word: at for at, word in enumerate(ordered[: size - 2], UNKNOWN + 1)}
+
+
+def encoded(texts: Iterable[Sequence[str]], ids: dict[str, int], longest: int) -> list[list[int]]:
+    """Texts as token ids, cut to the longest; an empty one is a single unknown word."""
+    return [[ids.get(word, UNKNOWN) for word in text[:longest]] or [UNKNOWN] for text in texts]
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Token ids of shape (texts, length of the longest).
+
+    >>> padded([[5, 6, 7], [8]])
+    tensor([[5, 6, 7],
+            [8, 0, 0]])
+    """
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[PADDING] * (longest - len(row))] for row in rows])
+
+
+class TextBatches:
+    """Shuffled batches of texts of similar length and their labels, again and again."""
+
+    def __init__(self, rows: Sequence[Sequence[int]], labels: Tensor, size: int):
+        self.rows, self.labels, self.size = rows, labels, size
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.rows)).tolist()[: len(self) * self.size]
+        for start in range(0, len(order), SORTED * self.size):
+            near = sorted(order[start : start + SORTED * self.size], key=lambda at: len(self.rows[at]))
+            for part in torch.randperm(len(near) // self.size).tolist():
+                taken = near[part * self.size : (part + 1) * self.size]
+                yield padded([self.rows[at] for at in taken]), self.labels[taken]
