@@ -95,10 +95,11 @@ class Shrunk:
             }
         return found
 
-    def own_parameters(self) -> tuple[set[int], set[int]]:
-        """The identities of all parameters of the layers, and of their cores."""
+    def cores_and_others(self) -> tuple[set[int], set[int]]:
+        """The identities of the cores of the layers, and of all parameters that are not in these layers."""
         own = {id(value) for layer in self.layers.values() for value in layer.parameters()}
-        return own, {id(value) for layer in self.layers.values() for value in layer.cores.parameters()}
+        others = {id(value) for value in self.model.parameters()} - own
+        return {id(value) for layer in self.layers.values() for value in layer.cores.parameters()}, others
 
     def steps(self, settings: Staircase, *, is_first: bool, is_last: bool = False) -> int:
         """The number of steps of the coming stage; `is_last` if it trains a point that is taken once more."""

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
+from torch import nn
 
 from tnmars.models.rates import relative_rate
-from tnmars.shrinking.model import Shrunk
 from tnmars.shrinking.settings import Staircase
 
 
-def optimizer_for(shrunk: Shrunk, settings: Staircase, share: float = 1.0) -> torch.optim.AdamW:
-    """A new optimizer for all parameters of a model that require a gradient, with `share` of all rates.
+def optimizer_for(
+    model: nn.Module,
+    settings: Staircase,
+    cores: Collection[int],
+    given: Collection[int] = (),
+    share: float = 1.0,
+) -> torch.optim.AdamW:
+    """A new optimizer for all parameters of a model that require a gradient.
 
     AdamW multiplies a parameter by `1 - lr * weight_decay` in each step. With a rate of `settings.rate` times the size
-    of a core's entries, the weight decay is `settings.decay` over that size: so cores of any size shrink alike, and the
-    loss may be scaled. Coupled decay (that of Adam) acts through the size of the gradient, and so depends on both.
+    of a core's entries, the weight decay is `settings.decay` over that size. So cores of any size shrink equally, and
+    the loss may have any scale. The coupled decay of Adam acts through the gradient, and so depends on both.
+
+    Args:
+        model: The model.
+        settings: The constants of the path.
+        cores: The identities of the parameters that are cores.
+        given: The identities of the parameters that have the rate `settings.other_rate`, if there is one.
+        share: The share of all rates.
     """
-    own, cores = shrunk.own_parameters()
     groups = []
-    for value in shrunk.model.parameters():
+    for value in model.parameters():
         if not value.requires_grad:
             continue
         is_core = id(value) in cores
         rate = relative_rate(value, settings.rate, is_core=is_core, vectors=settings.vectors)
         decay = settings.decay * settings.rate / rate if is_core else 0.0
-        if settings.other_rate is not None and id(value) not in own:
+        if settings.other_rate is not None and id(value) in given:
             rate = settings.other_rate
         rate *= share
         groups.append({"params": [value], "lr": rate, "initial_lr": rate, "weight_decay": decay})

@@ -58,7 +58,8 @@ class Stage:
     def __init__(self, path: Stages, number: int, steps: int):
         self.number, self.steps, self.done = number, steps, 0
         self._path = path
-        self.optimizer = optimizer_for(path._shrunk, path.settings, path._share)
+        cores, others = path._shrunk.cores_and_others()
+        self.optimizer = optimizer_for(path.model, path.settings, cores, others, path._share)
         self.is_reported = False
 
     def factor(self, step: int) -> float:

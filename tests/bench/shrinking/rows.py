@@ -82,11 +82,18 @@ def path(asked: Asked, given: Task) -> None:
     )
     spent = time.process_time() - clock
     taken = {words: curve.at(budget) for words, budget in labels.items()} or {"": curve.chosen}
-    steps = [point.steps for point in curve.points]
     for words, point in taken.items():
-        at = curve.points.index(point)
-        lengths = [after - before for before, after in pairwise(steps[: at + 1])]
-        record(asked, given, words, point, point.model, spent, points=len(curve.points), stages=lengths, **more)
+        more["stages"] = _way(curve, point)
+        record(asked, given, words, point, point.model, spent, points=len(curve.points), **more)
+
+
+def _way(curve: tnmars.Curve, point: tnmars.Point) -> list[int]:
+    """The lengths of the stages that led to a point, without those that led to smaller ones."""
+    steps = [one.steps for one in curve.points]
+    lengths = [after - before for before, after in pairwise(steps)]
+    at = curve.points.index(point)
+    once = [place for place, one in enumerate(curve.points[:at]) if place and one.ranks == point.ranks]
+    return [*lengths[: once[0]], lengths[at - 1]] if once else lengths[:at]
 
 
 def uniform(asked: Asked, given: Task) -> None:
@@ -187,7 +194,7 @@ def record(
         validation=point.score,
         test=given.test(model),
         macs=point.macs,
-        steps=point.steps,
+        steps=sum(more["stages"]),
         points=points,
         settings=dict(asked.settings),
         cpu_seconds=spent,

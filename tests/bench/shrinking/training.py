@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 import tnmars
 from tnmars.layer.module import layers
-from tnmars.models.rates import annealed, relative_rate
-from tnmars.shrinking.batches import Stream, count, reseed
+from tnmars.models.rates import annealed
+from tnmars.shrinking.batches import Stream, reseed
+from tnmars.shrinking.optimizer import optimizer_for
 
 if TYPE_CHECKING:
     from bench.shrinking.tasks import Task
@@ -20,19 +21,15 @@ LOGITS = 1e-2
 """The learning rate of gates, as in the paper."""
 
 
-def optimizer(model: nn.Module, settings: tnmars.Staircase, samples: int) -> torch.optim.Adam:
-    """A new Adam as in a stage of `tnmars.Stages`. With gates, the penalty has the decay of the cores."""
+def optimizer(model: nn.Module, settings: tnmars.Staircase) -> torch.optim.AdamW:
+    """A new optimizer as in a stage of `tnmars.Stages`. Gates have the paper's rate."""
     every = [layer for _, layer in layers(model)]
-    cores = {id(value) for layer in every for value in layer.cores.parameters()}
     logits = {id(value) for layer in every for value in layer.logits()}
-    decay = 0.0 if logits else 2.0 * settings.decay / samples
-    groups: list[dict[str, Any]] = []
-    for value in model.parameters():
-        rate = relative_rate(value, settings.rate, is_core=id(value) in cores, vectors=settings.vectors)
-        rate = LOGITS if id(value) in logits else rate
-        own = {"weight_decay": decay if id(value) in cores else 0.0}
-        groups.append({"params": [value], "lr": rate, "initial_lr": rate, **own})
-    return torch.optim.Adam(groups, fused=True)
+    made = optimizer_for(model, settings, {id(value) for layer in every for value in layer.cores.parameters()})
+    for group in made.param_groups:
+        if id(group["params"][0]) in logits:
+            group["lr"] = group["initial_lr"] = LOGITS
+    return made
 
 
 def stages(
@@ -49,11 +46,11 @@ def stages(
 
     `extra` is added to the loss of each step, and `after` is called after it.
     """
-    stream, samples, done = Stream(given.train, seed), count(given.train), 0
+    stream, done = Stream(given.train, seed), 0
     for number, length in enumerate(lengths):
         reseed(seed, "stage", number)
         model.train()
-        adam = optimizer(model, settings, samples)
+        adam = optimizer(model, settings)
         for step, ((inputs, _), target) in enumerate(stream.take(length)):
             for group in adam.param_groups:
                 group["lr"] = group["initial_lr"] * annealed(step + 1, length, settings.ramp)
