@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tnmars.errors import Problem, TnmarsError, listing, nearest, plural
+from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.graph.parts import as_int, is_int
 from tnmars.models.bar import bar
@@ -65,7 +65,7 @@ def search_ranks(
         watch: Called after each trial with `trial`, `ranks`, `cost`, `score`, `best` and `seconds`.
 
     Returns:
-        The search: `search.best.graph`, `search.best.ranks`, `search.best.score`, `search.trials`; it prints as a table.
+        `search.best.graph`, `search.best.ranks`, `search.best.score` and `search.trials`. It prints as a table.
 
     Raises:
         TnmarsError: If an argument is wrong, the budget cannot be met (nothing is scored then), `score` returns no
@@ -184,7 +184,8 @@ class _Run:
         """Raises `TnmarsError` if all trials failed."""
         if all(trial.is_failed for trial in self.trials):
             first = self.trials[0]
-            text = f"all {plural(len(self.trials), 'trial')} failed: score returned no finite number."
+            what = "the only trial" if len(self.trials) == 1 else f"all {len(self.trials):,} trials"
+            text = f"{what} failed: score returned no finite number."
             hint = f"The first trial, with ranks {first.words}, has the score {first.score}. Look for NaN in your data."
             raise TnmarsError(Problem(text, hint))
 

@@ -32,8 +32,8 @@ class Trial:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.tt("tensor", free=(4, 5, 6), rank=4)
-        >>> trial = tnmars.search_ranks(graph, lambda graph, ranks: ranks["r2"], budget="2x").best
-        >>> trial.ranks, trial.score, trial.parameters
+        >>> search = tnmars.search_ranks(graph, lambda graph, ranks: ranks["r2"], budget="2x")
+        >>> search.best.ranks, search.best.score, search.best.parameters
         ({'r1': 1, 'r2': 4}, 4.0, 48)
     """
 
@@ -86,7 +86,9 @@ class RankSearch:
     Example:
         >>> import tnmars
         >>> graph = tnmars.families.tt("tensor", free=(4, 5, 6), rank=4)
-        >>> search = tnmars.search_ranks(graph, lambda graph, ranks: ranks["r2"] - ranks["r1"] ** 2, budget="2x")
+        >>> def score(graph, ranks):
+        ...     return ranks["r2"] - ranks["r1"] ** 2
+        >>> search = tnmars.search_ranks(graph, score, budget="2x")
         >>> print(search)
            trial  ranks  parameters  ratio  score
         *      2  1-4            48  2.50x      3
