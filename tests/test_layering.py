@@ -42,6 +42,7 @@ models
 store
 ship
 fitting
+searching
 reporting
 shrinking
 experiments

@@ -36,6 +36,8 @@ _PUBLIC = {
     "pruning.widening": "widen_",
     "reporting": "report",
     "reporting.summary": "summary",
+    "searching.search": "search_ranks",
+    "searching.value": "RankSearch Trial",
     "select": "Annealed Fixed GaussianGates Mars Selector",
     "ship.export": "export_onnx",
     "ship.freezing": "cached freeze",
@@ -116,6 +118,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.pruning.widening import widen_ as widen_
     from tnmars.reporting import report as report
     from tnmars.reporting.summary import summary as summary
+    from tnmars.searching.search import search_ranks as search_ranks
+    from tnmars.searching.value import RankSearch as RankSearch
+    from tnmars.searching.value import Trial as Trial
     from tnmars.select import Annealed as Annealed
     from tnmars.select import Fixed as Fixed
     from tnmars.select import GaussianGates as GaussianGates

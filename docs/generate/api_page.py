@@ -63,8 +63,8 @@ GROUPS = (
     Group(
         "shrink",
         "Shrinking while training",
-        "Ranks that choose themselves along one training. [How to](../shrink.md).",
-        "shrink Curve Point load_curve Stages Stage Staircase ShrinkWarning",
+        "Ranks that choose themselves along one training, and a search by a score of your own. [How to](../shrink.md).",
+        "shrink Curve Point load_curve Stages Stage Staircase ShrinkWarning search_ranks RankSearch Trial",
     ),
     Group(
         "train",

@@ -19,7 +19,7 @@ PACKAGE = Path(tnmars.__file__).parent
 ORDER = (
     *("errors", "files", "text", "graph", "weight", "families", "spec", "dsl", "draw", "plan", "program"),
     *("select", "layer", "timing", "training", "decomposing", "pruning", "compiler", "models", "store", "ship"),
-    *("fitting", "reporting", "shrinking", "experiments", "bench", "cli"),
+    *("fitting", "searching", "reporting", "shrinking", "experiments", "bench", "cli"),
 )
 """The rooms in the order of tests/test_layering.py: each imports only from those before it."""
 GROUPS = {

@@ -142,12 +142,14 @@ def test_any_graph_shrinks_to_fewer_numbers_with_little_error(graph: tnmars.Grap
     assert mse_loss(chosen.model(), target).item() < 0.03 * float(target.square().mean())
 
 
-def test_from_a_complete_graph_a_planted_chain_emerges() -> None:
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_from_a_complete_graph_a_planted_chain_emerges(seed: int) -> None:
     """The first and the last core of the teacher meet only through the one between them: their bond vanishes.
 
-    A path can also end in another network with the same weight; with this seed it does not.
+    A cycle holds the same weight in many ways; without decay of the cores nothing prefers one that needs few slices.
+    With it all of the seeds 0 to 9 end like this, without it only 0, 3 and 9.
     """
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     target = tnmars.compile(families.tt("tensor", free=(5, 6, 7), ranks=(2, 3)))().detach()
     graph = families.complete("tensor", free=(5, 6, 7), rank=4)
     size = target.square().mean().item()
@@ -156,8 +158,8 @@ def test_from_a_complete_graph_a_planted_chain_emerges() -> None:
         train=[(target,)] * 4,
         loss=mse_loss,
         evaluate=lambda model: -mse_loss(model(), target) / size,
-        max_drop=0.03,
-        settings=tnmars.Staircase(first=150, decay=0.0),
+        max_drop=0.003,
+        settings=tnmars.Staircase(first=150),
     )
     (term,) = graph.terms
     places = {core.name: at for at, core in enumerate(term.cores)}
