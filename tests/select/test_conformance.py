@@ -174,6 +174,14 @@ def test_a_more_open_slice_is_kept_rather(kind: type[Selector]) -> None:
     assert kept.tolist() == [True, False, True, False]
 
 
+@gated
+def test_kept_gates_are_open_at_evaluation(kind: type[Selector]) -> None:
+    selector, logits = kind(), torch.linspace(-3.0, 3.0, 50)
+    values, (kept,) = selector.rounded(logits), selector.keep_all([logits], [1.0])
+    assert values.shape == (50,) and values.min() >= 0.0 and values.max() <= 1.0
+    assert bool((values[kept] > 0.0).all()) and values[-1] == 1.0
+
+
 @every
 def test_the_penalty_is_a_scalar_that_rises_with_cost(kind: type[Selector]) -> None:
     selector, chances = kind(), torch.full((6,), 0.5)

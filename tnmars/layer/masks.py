@@ -72,6 +72,10 @@ class Masks(nn.Module):
         """Which slices of each bond are kept, in the order of `sizes`; all during warm-up."""
         return [kept | self.is_warm for kept in self.selector.keep_all(logits, self.costs)]
 
+    def rounded(self, logits: Sequence[Tensor]) -> list[Tensor]:
+        """The gates of each bond that kept slices have in `eval()`; 1 during warm-up."""
+        return [torch.where(self.is_warm, torch.ones_like(one), self.selector.rounded(one)) for one in logits]
+
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample, from that of all gates that the layer began with."""
@@ -94,9 +98,10 @@ class Masks(nn.Module):
         return self.training or self.selector.sample_in_eval
 
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The gates of each bond, in the order of `sizes`: sampled while training, else what pruning would keep."""
+        """The gates of each bond, in the order of `sizes`: sampled while training, else as `prune` leaves them."""
         if not self.is_drawn:
-            return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
+            pairs = zip(self.keep(logits), self.rounded(logits), strict=True)
+            return tuple(torch.where(kept, value, torch.zeros_like(value)) for kept, value in pairs)
         if not torch.compiler.is_compiling():
             self.watch()
         return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)

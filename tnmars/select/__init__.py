@@ -29,6 +29,7 @@ def from_settings(settings: Mapping[str, object]) -> Selector:
     if name not in SELECTORS:
         raise TnmarsError(f"selector '{name}' is unknown, but must be one of {', '.join(SELECTORS)}.")
     kind = SELECTORS[name]
+    given = {**kind.in_older_files, **given}
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for key in given:
         if key not in known:

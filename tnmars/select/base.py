@@ -6,7 +6,7 @@ numbers behind the gates) and noise. It does not see graphs or layers; what a sl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -41,6 +41,7 @@ class Selector:
             holds, scaled so that an average slice costs 1. `"bic"`: the parameters that it holds.
         sample_in_eval: Whether gates are sampled in `eval()` too. By default they are then exactly what `prune` keeps.
         limits: The interval that `tnmars.fit` clamps logits to after each step; None for no limits.
+        in_older_files: The values of settings that files from before these settings existed do not have.
 
     Example:
         >>> from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Selector:
     price: str = "uniform"
     sample_in_eval: bool = False
     limits: tuple[float, float] | None = None
+    in_older_files: ClassVar[Mapping[str, object]] = {}
 
     def start(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """The initial logits of `count` gates; zeros by default."""
@@ -115,6 +117,14 @@ class Selector:
             A vector of booleans for each bond.
         """
         return [self.keep(one) for one in logits]
+
+    def rounded(self, logits: Tensor) -> Tensor:
+        """The gates that `eval()` uses for the kept slices of one bond, above 0 and at most 1; 1 by default.
+
+        A cut multiplies them into the cores, so that the pruned layer computes the same. The values of slices that are
+        not kept matter only if `prune(keep=...)` asks for these slices.
+        """
+        return torch.ones_like(logits)
 
     def charge(self, cost: Tensor, probability: Tensor) -> Tensor:
         """The penalty of a layer in nats, a scalar; 0 by default.
