@@ -36,7 +36,7 @@ _PUBLIC = {
     "pruning.widening": "widen_",
     "reporting": "report",
     "reporting.summary": "summary",
-    "select": "Annealed Fixed GaussianGates Mars Selector",
+    "select": "Annealed Ard Fixed GaussianGates Mars Selector",
     "ship.export": "export_onnx",
     "ship.freezing": "cached freeze",
     "ship.source": "write_source",
@@ -117,6 +117,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.reporting import report as report
     from tnmars.reporting.summary import summary as summary
     from tnmars.select import Annealed as Annealed
+    from tnmars.select import Ard as Ard
     from tnmars.select import Fixed as Fixed
     from tnmars.select import GaussianGates as GaussianGates
     from tnmars.select import Mars as Mars

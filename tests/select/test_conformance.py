@@ -58,6 +58,11 @@ every = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 gated = pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.has_gates], ids=lambda kind: kind.name)
 
 
+judging = pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS.values() if kind.judges_norms], ids=lambda kind: kind.name
+)
+
+
 @pytest.fixture(autouse=True)
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Budget` is listed, as a line in `tnmars/select/__init__.py` would."""
@@ -180,6 +185,22 @@ def test_kept_gates_are_open_at_evaluation(kind: type[Selector]) -> None:
     values, (kept,) = selector.rounded(logits), selector.keep_all([logits], [1.0])
     assert values.shape == (50,) and values.min() >= 0.0 and values.max() <= 1.0
     assert bool((values[kept] > 0.0).all()) and values[-1] == 1.0
+
+
+@judging
+def test_norms_decide_without_a_scale(kind: type[Selector]) -> None:
+    selector, norms = kind(), torch.tensor([3.0, 0.0, 2.0, 1e-12], dtype=torch.float64)
+    kept = [selector.keep_norms(norms * scale).tolist() for scale in (1e-30, 1.0, 1e30)]
+    assert kept == [[True, False, True, False]] * 3 and not kind.has_gates
+    assert selector.keep_norms(torch.zeros(3)).any(), "with default settings a bond stays"
+
+
+@judging
+def test_the_prior_of_norms_rises_with_them(kind: type[Selector]) -> None:
+    norms, entries = torch.tensor([3.0, 0.0, 2.0]).requires_grad_(), torch.tensor([4.0, 4.0, 7.0])
+    nats = kind().prior(norms, entries)
+    (slope,) = torch.autograd.grad(nats, norms)
+    assert nats.shape == () and slope.min() > 0.0 and slope.isfinite().all()
 
 
 @every

@@ -51,6 +51,12 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "price": [*PRICE, "uniform"],
         "sample_in_eval": FLAG,
     },
+    "ard": {
+        "shape": [*NUMBER, -1],
+        "rate": [*NUMBER, 0, -1],
+        "threshold": [*NUMBER, -0.1, 1, 2.0],
+        "min_keep": COUNT,
+    },
     "fixed": {"sigma": [value for value in NUMBER if value is not None] + [0, -1]},
 }
 

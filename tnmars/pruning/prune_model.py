@@ -21,7 +21,8 @@ from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
-from tnmars.layer.distributed import from_first_rank, is_sharded, whole
+from tnmars.layer.distributed import from_first_rank, is_sharded
+from tnmars.layer.kept import is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
 from tnmars.pruning.by_rank import Forms, Ranks, by_rank, compiled_layers, take_
 from tnmars.pruning.folding import fold_factors, folded
@@ -34,14 +35,14 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
     """The slices that the selectors of a model keep, by layer and bond; what `prune` would cut to.
 
     Args:
-        model: A model with compiled layers. Layers without gates are left out.
+        model: A model with compiled layers. Layers whose selector does not choose among slices are left out.
 
     Returns:
-        For the name of each layer with gates, the kept indices of each bond. During warm-up all are kept. Under
-        several processes rank 0 decides, and all of them must call it.
+        For the name of each other layer, the kept indices of each bond. During warm-up all are kept. Under several
+        processes rank 0 decides, and all of them must call it.
 
     Raises:
-        TnmarsError: If the logits of a bond are NaN.
+        TnmarsError: If the logits of a bond are NaN, or cores where their norms decide.
 
     Example:
         >>> import torch, tnmars
@@ -53,14 +54,12 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         {'': {'r': (0, 2)}}
     """
     check_logits(model)
-    return {name: layer_keep(layer) for name, layer in layers(model) if layer.masks is not None}
+    return {name: layer_keep(layer) for name, layer in layers(model) if is_selecting(layer)}
 
 
 def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
     """The slices of each bond that the selector of a layer keeps; all during warm-up."""
-    assert layer.masks is not None
-    with torch.no_grad():
-        return decided(layer, torch.cat(layer.masks.keep([whole(logits) for logits in layer.logits()])))
+    return decided(layer, torch.cat(kept_slices(layer)))
 
 
 def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:
@@ -90,7 +89,7 @@ def prune(
     Args:
         model: A model with compiled layers.
         keep: The slices to keep: for the name of each layer to cut, the indices of each bond. By default what the
-            selector of each layer with gates keeps; see `tnmars.keep`. In either case kept slices have the
+            selector of each layer keeps; see `tnmars.keep`. In either case kept slices have the
             values of their gates.
         ranks: For layers without gates, the sizes to cut bonds to: one number for all bonds of all layers, or for the
             name of each layer to cut a number or a table of bonds. The slices with the largest weights in the canonical
@@ -204,14 +203,14 @@ def _decided(
 def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
     """The layers to cut, and what to keep of them."""
     if given is None:
-        gated = {name: layer for name, layer in layers(model) if layer.masks is not None}
-        if not gated:
+        selecting = {name: layer for name, layer in layers(model) if is_selecting(layer)}
+        if not selecting:
             raise TnmarsError("no layer of the model has gates. Nothing was changed.\n  Compile with a selector.")
-        if all(bool(layer.masks.is_warm) for layer in gated.values() if layer.masks is not None):
+        if all(layer.masks is not None and bool(layer.masks.is_warm) for layer in selecting.values()):
             text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
             warnings.warn(text, UserWarning, stacklevel=3)
         check_logits(model)
-        return {name: layer_keep(layer) for name, layer in gated.items()}
+        return {name: layer_keep(layer) for name, layer in selecting.items()}
     known = compiled_layers(model)
     for name in given:
         if name not in known:
