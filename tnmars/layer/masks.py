@@ -34,6 +34,8 @@ class Masks(nn.Module):
     """The price of an average slice at the beginning, where slices are priced by what they hold."""
     shut_for: Tensor
     """The number of steps that each gate has been shut, where a schedule counts them."""
+    held: tuple[Tensor, ...] | None = None
+    """Gates that are used instead of a sample while an estimator tries them; see `tnmars.gate_gradient_`."""
 
     def __init__(
         self,
@@ -98,7 +100,12 @@ class Masks(nn.Module):
         return self.training or self.selector.sample_in_eval
 
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The gates of each bond, in the order of `sizes`: sampled while training, else as `prune` leaves them."""
+        """The gates of each bond, in the order of `sizes`: sampled while training, else as `prune` leaves them.
+
+        Gates that are `held` come first, in either mode.
+        """
+        if self.held is not None:
+            return self.held
         if not self.is_drawn:
             pairs = zip(self.keep(logits), self.rounded(logits), strict=True)
             return tuple(torch.where(kept, value, torch.zeros_like(value)) for kept, value in pairs)
@@ -114,6 +121,8 @@ class Masks(nn.Module):
 
     def sample_open(self, logits: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], list[list[bool]]]:
         """The gates of each bond as `forward` draws them, and which of them are open or have a gradient."""
+        if self.held is not None:
+            return self.held, [(gates != 0.0).tolist() for gates in self.held]
         self.watch()
         gates, is_open = self.selector.sample_open(_joined(logits), self.noise, self.temperature)
         flags = torch.split(is_open, self.lengths)
