@@ -241,6 +241,25 @@ def test_masked_equals_pruned(kind: type[Selector]) -> None:
     assert small.graph.origin["selector"] == kind().settings()
 
 
+@gated
+@pytest.mark.parametrize("estimator", ["arm", "reinforce"])
+def test_hard_gates_give_a_gradient(kind: type[Selector], estimator: str) -> None:
+    model, x = layer(kind()), torch.randn(7, 6, dtype=torch.float64)
+    with torch.no_grad():
+        for logits in model.logits():
+            logits.copy_(torch.linspace(-0.5, 0.5, logits.numel()))
+    seen = []
+
+    def closure() -> Tensor:
+        seen.extend(model.gate_values().values())
+        return model(x).square().mean()
+
+    loss = tnmars.gate_gradient_(model, closure, estimator, samples=8)
+    assert loss > 0.0 and all(bool(((gates == 0.0) | (gates == 1.0)).all()) for gates in seen)
+    slopes = torch.cat([logits.grad for logits in model.logits()])
+    assert slopes.isfinite().all() and slopes.abs().max() > 0.0
+
+
 @every
 def test_warm_up_keeps_everything(kind: type[Selector]) -> None:
     model = layer(kind())

@@ -1,7 +1,8 @@
 """Automatic relevance determination: no gates, but a prior that pulls whole slices of a bond to zero together.
 
 The entries of a slice, in all cores that carry its bond, have a normal prior with one precision, and the precision has
-a Gamma prior: as in Bayesian Tucker and block-term models ("Bayesian sparse Tucker models", 2015; LR-BTNN, 2021).
+a Gamma prior. "Bayesian Sparse Tucker Models" (2015) and "Bayesian Tensorized Neural Networks with Automatic Rank
+Selection" (2021) have such priors for their graphs.
 """
 
 from __future__ import annotations
