@@ -154,7 +154,7 @@ class _Trial:
 
 
 def _arm(trial: _Trial, chances: Tensor, uniforms: Sequence[Tensor], baseline: float | None) -> Tensor:
-    """(f(1[u > 1 - p]) - f(1[u < p])) (u - 1/2): the estimator of the paper. Both draws have the right probabilities."""
+    """(f(1[u > 1 - p]) - f(1[u < p])) (u - 1/2): both draws have the right probabilities."""
     slopes = []
     for uniform in uniforms:
         first, second = trial((uniform >= 1.0 - chances).double()), trial((uniform < chances).double())
