@@ -38,7 +38,7 @@ _PUBLIC = {
     "reporting.summary": "summary",
     "searching.search": "search_ranks",
     "searching.value": "RankSearch Trial",
-    "select": "Annealed Fixed GaussianGates Mars Selector",
+    "select": "Annealed Ard Fixed GaussianGates Mars Selector",
     "ship.export": "export_onnx",
     "ship.freezing": "cached freeze",
     "ship.source": "write_source",
@@ -50,6 +50,7 @@ _PUBLIC = {
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
+    "training.estimators": "gate_gradient_",
     "training.objective": "expected param_groups penalty",
     "training.schedule": "MaskSchedule",
 }
@@ -122,6 +123,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.searching.value import RankSearch as RankSearch
     from tnmars.searching.value import Trial as Trial
     from tnmars.select import Annealed as Annealed
+    from tnmars.select import Ard as Ard
     from tnmars.select import Fixed as Fixed
     from tnmars.select import GaussianGates as GaussianGates
     from tnmars.select import Mars as Mars
@@ -146,6 +148,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.store.checkpoint import save_checkpoint as save_checkpoint
     from tnmars.store.model import load_into as load_into
     from tnmars.store.model import save as save
+    from tnmars.training.estimators import gate_gradient_ as gate_gradient_
     from tnmars.training.objective import expected as expected
     from tnmars.training.objective import param_groups as param_groups
     from tnmars.training.objective import penalty as penalty

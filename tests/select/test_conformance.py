@@ -58,6 +58,11 @@ every = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 gated = pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.has_gates], ids=lambda kind: kind.name)
 
 
+judging = pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS.values() if kind.judges_norms], ids=lambda kind: kind.name
+)
+
+
 @pytest.fixture(autouse=True)
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Budget` is listed, as a line in `tnmars/select/__init__.py` would."""
@@ -174,6 +179,30 @@ def test_a_more_open_slice_is_kept_rather(kind: type[Selector]) -> None:
     assert kept.tolist() == [True, False, True, False]
 
 
+@gated
+def test_kept_gates_are_open_at_evaluation(kind: type[Selector]) -> None:
+    selector, logits = kind(), torch.linspace(-3.0, 3.0, 50)
+    values, (kept,) = selector.rounded(logits), selector.keep_all([logits], [1.0])
+    assert values.shape == (50,) and values.min() >= 0.0 and values.max() <= 1.0
+    assert bool((values[kept] > 0.0).all()) and values[-1] == 1.0
+
+
+@judging
+def test_norms_decide_without_a_scale(kind: type[Selector]) -> None:
+    selector, norms = kind(), torch.tensor([3.0, 0.0, 2.0, 1e-12], dtype=torch.float64)
+    kept = [selector.keep_norms(norms * scale).tolist() for scale in (1e-30, 1.0, 1e30)]
+    assert kept == [[True, False, True, False]] * 3 and not kind.has_gates
+    assert selector.keep_norms(torch.zeros(3)).any(), "with default settings a bond stays"
+
+
+@judging
+def test_the_prior_of_norms_rises_with_them(kind: type[Selector]) -> None:
+    norms, entries = torch.tensor([3.0, 0.0, 2.0]).requires_grad_(), torch.tensor([4.0, 4.0, 7.0])
+    nats = kind().prior(norms, entries)
+    (slope,) = torch.autograd.grad(nats, norms)
+    assert nats.shape == () and slope.min() > 0.0 and slope.isfinite().all()
+
+
 @every
 def test_the_penalty_is_a_scalar_that_rises_with_cost(kind: type[Selector]) -> None:
     selector, chances = kind(), torch.full((6,), 0.5)
@@ -210,6 +239,25 @@ def test_masked_equals_pruned(kind: type[Selector]) -> None:
     assert (small(x) - model.eval()(x)).abs().max() <= 1e-12
     assert tnmars.count(small.graph).cores < tnmars.count(model.graph).cores
     assert small.graph.origin["selector"] == kind().settings()
+
+
+@gated
+@pytest.mark.parametrize("estimator", ["arm", "reinforce"])
+def test_hard_gates_give_a_gradient(kind: type[Selector], estimator: str) -> None:
+    model, x = layer(kind()), torch.randn(7, 6, dtype=torch.float64)
+    with torch.no_grad():
+        for logits in model.logits():
+            logits.copy_(torch.linspace(-0.5, 0.5, logits.numel()))
+    seen = []
+
+    def closure() -> Tensor:
+        seen.extend(model.gate_values().values())
+        return model(x).square().mean()
+
+    loss = tnmars.gate_gradient_(model, closure, estimator, samples=8)
+    assert loss > 0.0 and all(bool(((gates == 0.0) | (gates == 1.0)).all()) for gates in seen)
+    slopes = torch.cat([logits.grad for logits in model.logits()])
+    assert slopes.isfinite().all() and slopes.abs().max() > 0.0
 
 
 @every

@@ -39,6 +39,8 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "sigma": [*NUMBER, 0, -1],
         "price": [*PRICE, "bic"],
         "sample_in_eval": FLAG,
+        "samples": COUNT,
+        "fold": FLAG,
     },
     "annealed": {
         "samples": [*COUNT, 0, 1],
@@ -48,6 +50,12 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "min_keep": COUNT,
         "price": [*PRICE, "uniform"],
         "sample_in_eval": FLAG,
+    },
+    "ard": {
+        "shape": [*NUMBER, -1],
+        "rate": [*NUMBER, 0, -1],
+        "threshold": [*NUMBER, -0.1, 1, 2.0],
+        "min_keep": COUNT,
     },
     "fixed": {"sigma": [value for value in NUMBER if value is not None] + [0, -1]},
 }
@@ -74,7 +82,11 @@ def test_wrong_values_are_refused(name: str, field: str) -> None:
         (dict(name="annealed", samples="many"), "samples is 'many', but must be a whole number, at least 2."),
         (dict(name="fixed", sigma="x"), "sigma is 'x', but must be a number above 0, or None."),
         (dict(name="mars", straight_through="no"), "straight_through is 'no', but must be True or False."),
-        (dict(name="gaussian", price=[]), "price is [], but must be one of uniform, parameters, macs."),
+        (
+            dict(name="gaussian", price="bic", samples=1),
+            "price 'bic' needs the number of data, for example GaussianGates(price='bic', samples=60000).",
+        ),
+        (dict(name="gaussian", price=[]), "price is [], but must be one of uniform, parameters, macs, bic."),
     ],
 )
 def test_what_is_said(selector: dict[str, object], text: str) -> None:

@@ -14,6 +14,7 @@ from tnmars.decomposing.refine import Data
 from tnmars.decomposing.tensors import Decomposition
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
+from tnmars.pruning.folding import fold_factors, folded
 from tnmars.pruning.prune_model import layer_keep
 from tnmars.select import Selector
 from tnmars.training.objective import expected, param_groups, penalty
@@ -29,8 +30,9 @@ Shown = Callable[[dict[str, Any], int, int], None]
 
 def gated(graph: Graph, layer: TNModule) -> Decomposition:
     """The decomposition that the gates of a trained layer keep, in float64."""
-    cores = {name: layer.cores.get(name).detach().double() for name in graph.cores}
-    return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(layer_keep(layer))
+    kept = layer_keep(layer)
+    cores = folded({name: layer.cores.get(name).detach().double() for name in graph.cores}, fold_factors(layer, kept))
+    return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(kept)
 
 
 def trained(

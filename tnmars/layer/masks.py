@@ -34,6 +34,8 @@ class Masks(nn.Module):
     """The price of an average slice at the beginning, where slices are priced by what they hold."""
     shut_for: Tensor
     """The number of steps that each gate has been shut, where a schedule counts them."""
+    held: tuple[Tensor, ...] | None = None
+    """Gates that are used instead of a sample while an estimator tries them; see `tnmars.gate_gradient_`."""
 
     def __init__(
         self,
@@ -72,6 +74,10 @@ class Masks(nn.Module):
         """Which slices of each bond are kept, in the order of `sizes`; all during warm-up."""
         return [kept | self.is_warm for kept in self.selector.keep_all(logits, self.costs)]
 
+    def rounded(self, logits: Sequence[Tensor]) -> list[Tensor]:
+        """The gates of each bond that kept slices have in `eval()`; 1 during warm-up."""
+        return [torch.where(self.is_warm, torch.ones_like(one), self.selector.rounded(one)) for one in logits]
+
     @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample, from that of all gates that the layer began with."""
@@ -94,9 +100,15 @@ class Masks(nn.Module):
         return self.training or self.selector.sample_in_eval
 
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The gates of each bond, in the order of `sizes`: sampled while training, else what pruning would keep."""
+        """The gates of each bond, in the order of `sizes`: sampled while training, else as `prune` leaves them.
+
+        Gates that are `held` come first, in either mode.
+        """
+        if self.held is not None:
+            return self.held
         if not self.is_drawn:
-            return tuple(kept.to(one.dtype) for kept, one in zip(self.keep(logits), logits, strict=True))
+            pairs = zip(self.keep(logits), self.rounded(logits), strict=True)
+            return tuple(torch.where(kept, value, torch.zeros_like(value)) for kept, value in pairs)
         if not torch.compiler.is_compiling():
             self.watch()
         return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)
@@ -109,6 +121,8 @@ class Masks(nn.Module):
 
     def sample_open(self, logits: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], list[list[bool]]]:
         """The gates of each bond as `forward` draws them, and which of them are open or have a gradient."""
+        if self.held is not None:
+            return self.held, [(gates != 0.0).tolist() for gates in self.held]
         self.watch()
         gates, is_open = self.selector.sample_open(_joined(logits), self.noise, self.temperature)
         flags = torch.split(is_open, self.lengths)

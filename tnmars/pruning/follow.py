@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tnmars.decomposing.rewritten import part_after
 from tnmars.errors import TnmarsError
 from tnmars.graph.rewrite import Piece, Rewrite
+from tnmars.pruning.folding import unfolded
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,48 @@ def vectors_after(rewrite: Rewrite, vectors: Mapping[str, Tensor]) -> dict[str, 
     return {now: vectors[was[now]][list(indices)].contiguous() for now, indices in rewrite.taken if was[now] in vectors}
 
 
-Change = tuple["nn.Parameter | None", Callable[[Tensor], Tensor]]
-"""The parameter that replaces another, if any, and what is left of a value of the old one's shape."""
+POWERS = {
+    "exp_avg": 1,
+    "exp_avg_sq": 2,
+    "max_exp_avg_sq": 2,
+    "exp_inf": 1,
+    "momentum_buffer": 1,
+    "sum": 2,
+}
+"""What SGD, Adagrad and the variants of Adam keep: 1 for averages of gradients, 2 for those of their squares."""
 
 
-def check_state(optimizer: torch.optim.Optimizer, changed: Collection[nn.Parameter]) -> None:
-    """Raises `TnmarsError` if an optimizer keeps something for a parameter that cannot follow a cut entry by entry."""
+@dataclass(frozen=True)
+class Change:
+    """What became of a parameter.
+
+    If a slice of it was multiplied by a gate g, then its gradients are from now on 1/g of what they were. What was
+    noted about earlier ones is divided by g too, and squares by g squared.
+    """
+
+    new: nn.Parameter | None
+    """The parameter that replaces it, if any."""
+    after: Callable[[Tensor], Tensor]
+    """What is left of a value of its shape."""
+    factor: Tensor | None = None
+    """What it was multiplied by, broadcast over its axes."""
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """The gradient of the new parameter, from that of the old one."""
+        return self.after(unfolded(value, self.factor, 1))
+
+    def state(self, key: str, value: Tensor) -> Tensor:
+        """What an optimizer notes for the new parameter, from its note for the old one."""
+        return self.after(value if self.factor is None else unfolded(value, self.factor, POWERS[key]))
+
+
+def check_state(
+    optimizer: torch.optim.Optimizer, changed: Collection[nn.Parameter], scaled: Collection[nn.Parameter] = ()
+) -> None:
+    """Raises `TnmarsError` if an optimizer keeps something for a parameter that cannot follow a cut entry by entry.
+
+    For parameters that are `scaled`, also if it is not known how that follows.
+    """
     for parameter in changed:
         for key, value in optimizer.state.get(parameter, {}).items():
             if torch.is_tensor(value):
@@ -80,6 +117,12 @@ def check_state(optimizer: torch.optim.Optimizer, changed: Collection[nn.Paramet
                     f"{type(optimizer).__name__} keeps '{key}', which does not have its parameter's shape and cannot "
                     "follow a cut. Nothing was changed.\n  Make a new optimizer after the cut: prune_(model)."
                 )
+            if parameter in scaled and torch.is_tensor(value) and value.dim() and key not in POWERS:
+                raise TnmarsError(
+                    f"{type(optimizer).__name__} keeps '{key}', and it is not known how that changes when gates are "
+                    "multiplied into a core. Nothing was changed.\n  Make a new optimizer after the cut: "
+                    "prune_(model)."
+                )
 
 
 def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter, Change]) -> None:
@@ -90,7 +133,8 @@ def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter,
             if old not in changes:
                 kept.append(old)
                 continue
-            new, follow = changes[old]
+            change = changes[old]
+            new = change.new
             state = optimizer.state.pop(old, None)
             if new is None:
                 continue
@@ -98,7 +142,7 @@ def replace_in_(optimizer: torch.optim.Optimizer, changes: Mapping[nn.Parameter,
                 kept.append(new)
             if state is not None:
                 optimizer.state[new] = {
-                    key: follow(value) if torch.is_tensor(value) and value.shape == old.shape else value
+                    key: change.state(key, value) if torch.is_tensor(value) and value.shape == old.shape else value
                     for key, value in state.items()
                 }
         group["params"] = kept

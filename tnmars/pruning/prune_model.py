@@ -19,32 +19,30 @@ from torch.nn.parallel import DistributedDataParallel
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
-from tnmars.graph.rewrite import Keep, Rewrite, drop_ones, merge, mergeable
+from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
-from tnmars.layer.distributed import from_first_rank, is_sharded, whole
+from tnmars.layer.distributed import from_first_rank, is_sharded
+from tnmars.layer.kept import is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
-from tnmars.plan.layout import Weighing
-from tnmars.program.choice import Planner, choose
 from tnmars.pruning.by_rank import Forms, Ranks, by_rank, compiled_layers, take_
-from tnmars.pruning.follow import Change, Followed, check_state, followed, replace_in_, vectors_after
+from tnmars.pruning.folding import fold_factors, folded
+from tnmars.pruning.follow import Change, check_state, followed, replace_in_, vectors_after
+from tnmars.pruning.mergers import mergers
 from tnmars.training.guards import check_logits
-
-MOST_MERGERS = 64
-"""The maximum number of mergers of two cores that are planned when a layer is simplified."""
 
 
 def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
     """The slices that the selectors of a model keep, by layer and bond; what `prune` would cut to.
 
     Args:
-        model: A model with compiled layers. Layers without gates are left out.
+        model: A model with compiled layers. Layers whose selector does not choose among slices are left out.
 
     Returns:
-        For the name of each layer with gates, the kept indices of each bond. During warm-up all are kept. Under
-        several processes rank 0 decides, and all of them must call it.
+        For the name of each other layer, the kept indices of each bond. During warm-up all are kept. Under several
+        processes rank 0 decides, and all of them must call it.
 
     Raises:
-        TnmarsError: If the logits of a bond are NaN.
+        TnmarsError: If the logits of a bond are NaN, or cores where their norms decide.
 
     Example:
         >>> import torch, tnmars
@@ -56,14 +54,12 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         {'': {'r': (0, 2)}}
     """
     check_logits(model)
-    return {name: layer_keep(layer) for name, layer in layers(model) if layer.masks is not None}
+    return {name: layer_keep(layer) for name, layer in layers(model) if is_selecting(layer)}
 
 
 def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
     """The slices of each bond that the selector of a layer keeps; all during warm-up."""
-    assert layer.masks is not None
-    with torch.no_grad():
-        return decided(layer, torch.cat(layer.masks.keep([whole(logits) for logits in layer.logits()])))
+    return decided(layer, torch.cat(kept_slices(layer)))
 
 
 def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:
@@ -87,12 +83,14 @@ def prune(
     """A new, smaller model with the slices that the gates keep, or those given.
 
     Cores are sliced, bonds of size 1 are dropped, and everything is planned again. The model given is left alone. The
-    new one computes what the model computes in `eval()`.
+    new one computes what the model computes in `eval()`: if kept gates are not 1 there (see `tnmars.GaussianGates`),
+    each is multiplied into the smallest core that carries its bond.
 
     Args:
         model: A model with compiled layers.
         keep: The slices to keep: for the name of each layer to cut, the indices of each bond. By default what the
-            selector of each layer with gates keeps; see `tnmars.keep`.
+            selector of each layer keeps; see `tnmars.keep`. In either case kept slices have the
+            values of their gates.
         ranks: For layers without gates, the sizes to cut bonds to: one number for all bonds of all layers, or for the
             name of each layer to cut a number or a table of bonds. The slices with the largest weights in the canonical
             form stay; see `tnmars.canonical`.
@@ -141,8 +139,10 @@ def prune_(
 ) -> None:
     """Prunes in place, so that training continues: the optimizer's state follows, entry by entry.
 
-    Everything is checked before anything is changed. Cores are not merged, and a core of which nothing was cut stays
-    the same parameter.
+    Everything is checked before anything is changed. Cores are not merged, and a core of which nothing was cut or
+    scaled stays the same parameter. Where a kept gate of value g is multiplied into a slice of a core (see
+    `tnmars.prune`), gradients with respect to that slice are 1/g of what they were. So its gradient, momentum and
+    Adam's first moment are divided by g, and second moments by g squared.
 
     Args:
         model: A model with compiled layers. Under DDP pass the model inside, `model.module`, and wrap it again.
@@ -155,7 +155,7 @@ def prune_(
 
     Raises:
         TnmarsError: As `tnmars.prune`; also if the model is wrapped by DDP, or if the optimizer keeps a state that
-            cannot be cut (Adafactor's, for example). Nothing was changed then.
+            cannot be cut or scaled (Adafactor's, for example). Nothing was changed then.
 
     Example:
         >>> import torch, tnmars
@@ -180,7 +180,8 @@ def prune_(
     compiled = compiled_layers(model)
     cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in chosen.items()]
     if optimizer is not None:
-        check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()})
+        scaled = {entry.layer.cores.get(name) for entry in cuts for name in entry.factors}
+        check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()}, scaled)
     take_(compiled, forms)
     changes = apply(cuts, outside(model, cuts))
     if optimizer is not None:
@@ -202,14 +203,14 @@ def _decided(
 def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
     """The layers to cut, and what to keep of them."""
     if given is None:
-        gated = {name: layer for name, layer in layers(model) if layer.masks is not None}
-        if not gated:
+        selecting = {name: layer for name, layer in layers(model) if is_selecting(layer)}
+        if not selecting:
             raise TnmarsError("no layer of the model has gates. Nothing was changed.\n  Compile with a selector.")
-        if all(bool(layer.masks.is_warm) for layer in gated.values() if layer.masks is not None):
+        if all(layer.masks is not None and bool(layer.masks.is_warm) for layer in selecting.values()):
             text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
             warnings.warn(text, UserWarning, stacklevel=3)
         check_logits(model)
-        return {name: layer_keep(layer) for name, layer in gated.items()}
+        return {name: layer_keep(layer) for name, layer in selecting.items()}
     known = compiled_layers(model)
     for name in given:
         if name not in known:
@@ -231,11 +232,12 @@ class LayerCut:
         self.first = cut(layer.graph, kept)
         self.steps = [self.first, *([] if keep_gates else [drop_ones(self.first.graph)])]
         if merges:
-            self.steps += _mergers(self.steps[-1].graph, layer.planner)
+            self.steps += mergers(self.steps[-1].graph, layer.planner)
         self.graph = replace(self.steps[-1].graph, origin=_origin(layer, self.steps[-1].graph, step))
         self.keep_gates = keep_gates
         self.sources = {name: _sources(self.steps, name) for name in self.graph.cores}
         self.followed = {name: followed(self.steps, name) for name in layer.graph.cores}
+        self.factors = {} if keep_gates else fold_factors(layer, kept)
 
     def apply(self, made: dict[nn.Parameter, nn.Parameter]) -> dict[nn.Parameter, Change]:
         """Cuts the layer; returns what replaced each of its parameters. Tied cores stay tied."""
@@ -243,7 +245,7 @@ class LayerCut:
         old_cores = {name: layer.cores.get(name) for name in before.cores}
         old_gates = dict(zip(before.bonds, layer.logits(), strict=True)) if layer.masks is not None else {}
         with torch.no_grad():
-            values: dict[str, Tensor] = dict(old_cores)
+            values: dict[str, Tensor] = folded(old_cores, self.factors)
             for rewrite in self.steps:
                 values = cores_after(rewrite, values)
         cores = {name: self._core(name, values[name], old_cores, made) for name in self.graph.cores}
@@ -256,17 +258,21 @@ class LayerCut:
         layer.become_(replace(layer.planner, graph=self.graph), cores, gates)
         if layer.masks is not None and masks is not None:
             layer.masks.take_(masks, _gates_taken(before, self.first))
-        return _changes(self.followed, self.first, old_cores, cores, old_gates, gates)
+        return _changes(self, old_cores, cores, old_gates, gates)
+
+    def changes(self, name: str) -> bool:
+        """Whether a core does not stay what it is."""
+        return name in self.factors or self.followed[name].changes(self.layer.graph.cores[name])
 
     def _core(
         self, name: str, value: Tensor, old: Mapping[str, nn.Parameter], made: dict[nn.Parameter, nn.Parameter]
     ) -> nn.Parameter:
         """The core of that name: the same parameter that another layer has, if they shared one before.
 
-        A core of which nothing was cut stays the parameter that it is.
+        A core of which nothing was cut or scaled stays the parameter that it is.
         """
         sources = [old[source] for source in self.sources[name]]
-        if len(sources) == 1 and not self.followed[self.sources[name][0]].changes(sources[0].shape):
+        if len(sources) == 1 and not self.changes(self.sources[name][0]):
             return made.setdefault(sources[0], sources[0])
         new = nn.Parameter(value.clone(), requires_grad=any(source.requires_grad for source in sources))
         return new if len(sources) > 1 else made.setdefault(sources[0], new)
@@ -289,23 +295,26 @@ def apply(cuts: Sequence[LayerCut], others: Mapping[nn.Parameter, str]) -> dict[
 
     Raises `TnmarsError` first if a core is shared with another layer that is cut differently, or with one of `others`.
     """
-    shared: dict[nn.Parameter, tuple[str, str, object]] = {}
+    shared: dict[nn.Parameter, tuple[LayerCut, str]] = {}
     for entry in cuts:
         for name, fate in entry.followed.items():
             core = entry.layer.cores.get(name)
             if fate.is_merged:
                 continue
-            if core in others and fate.changes(core.shape):
+            if core in others and entry.changes(name):
                 raise TnmarsError(
                     f"core '{name}' of layer '{entry.name}' is '{others[core]}' of the model too, which would not be "
                     "cut. Nothing was changed.\n  Cut both with the same slices (keep=...), or untie them first."
                 )
-            layer, other, cut = shared.setdefault(core, (entry.name, name, fate.cut))
-            if cut != fate.cut:
+            other, its_name = shared.setdefault(core, (entry, name))
+            what = f"core '{name}' of layer '{entry.name}' is core '{its_name}' of layer '{other.name}' too, but they"
+            if other.followed[its_name].cut != fate.cut:
                 raise TnmarsError(
-                    f"core '{name}' of layer '{entry.name}' is core '{other}' of layer '{layer}' too, but they would "
-                    "be cut differently. Nothing was changed.\n  Give both the same slices with keep=..."
+                    f"{what} would be cut differently. Nothing was changed.\n  Give both the same slices with keep=..."
                 )
+            if not _is_same(entry.factors.get(name), other.factors.get(its_name)):
+                fix = "Untie them first, or use a selector whose kept gates are 1, such as GaussianGates(fold=False)."
+                raise TnmarsError(f"{what} have gates of different values. Nothing was changed.\n  {fix}")
     made: dict[nn.Parameter, nn.Parameter] = {}
     changes: dict[nn.Parameter, Change] = {}
     for entry in cuts:
@@ -329,9 +338,12 @@ def _gates_taken(before: Graph, rewrite: Rewrite) -> Tensor:
     return torch.cat(list(vectors_after(rewrite, places).values()))
 
 
+def _is_same(first: Tensor | None, second: Tensor | None) -> bool:
+    return torch.equal(first, second) if first is not None and second is not None else first is second
+
+
 def _changes(
-    fates: Mapping[str, Followed],
-    first: Rewrite,
+    entry: LayerCut,
     old_cores: Mapping[str, nn.Parameter],
     cores: Mapping[str, nn.Parameter],
     old_gates: Mapping[str, nn.Parameter],
@@ -340,43 +352,22 @@ def _changes(
     """What replaced each parameter: a part of it, or nothing."""
     changes: dict[nn.Parameter, Change] = {}
     for name, old in old_cores.items():
-        fate = fates[name]
-        changes[old] = (None if fate.name is None else cores[fate.name], fate.after)
-    before = {was: now for now, was in first.bonds}
-    taken = dict(first.taken)
+        fate = entry.followed[name]
+        new = None if fate.name is None else cores[fate.name]
+        changes[old] = Change(new, fate.after, entry.factors.get(name))
+    before = {was: now for now, was in entry.first.bonds}
+    taken = dict(entry.first.taken)
     for name, old in old_gates.items():
         now = before.get(name, "")
-        changes[old] = (gates.get(now), partial(_entries, index=list(taken.get(now, ()))))
-    for old, (value, follow) in changes.items():
-        if value is not None and old.grad is not None:
-            value.grad = follow(old.grad)
+        changes[old] = Change(gates.get(now), partial(_entries, index=list(taken.get(now, ()))))
+    for old, change in changes.items():
+        if change.new is not None and old.grad is not None:
+            change.new.grad = change.gradient(old.grad)
     return changes
 
 
 def _entries(value: Tensor, index: list[int]) -> Tensor:
     return value[index].contiguous()
-
-
-def _mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
-    """Mergers of two cores, one after the other, each of which saves parameters and planned time."""
-    rewrites, tried = list[Rewrite](), 0
-    time = _time(graph, planner)
-    pairs = mergeable(graph)
-    while pairs and tried < MOST_MERGERS:
-        term, first, second, _ = pairs.pop(0)
-        rewrite = merge(graph, term, first, second)
-        tried += 1
-        after = _time(rewrite.graph, planner)
-        if after < time:
-            rewrites.append(rewrite)
-            graph, time, pairs = rewrite.graph, after, mergeable(rewrite.graph)
-    return rewrites
-
-
-def _time(graph: Graph, planner: Planner) -> float:
-    if not graph.terms:
-        return 0.0
-    return choose(graph, planner.nominal, Weighing(planner.model), planner.image, planner.optimizer)[0].cost
 
 
 def _origin(layer: TNModule, after: Graph, step: int | None) -> Mapping[str, Json] | None:

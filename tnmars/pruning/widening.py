@@ -115,7 +115,7 @@ class _Wider:
                 new.grad = follow(core.grad)
             cores[name] = new
             if not is_same:
-                changes[core] = (new, follow)
+                changes[core] = Change(new, follow)
         layer.become_(replace(layer.planner, graph=self.rewrite.graph), cores, {})
         return changes
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
 
-import torch
 from torch import nn
 
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
 from tnmars.graph.difference import BondChange, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
-from tnmars.layer.distributed import whole
+from tnmars.layer.kept import is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import evaluate, pruned_macs
 from tnmars.text.numbers import number
@@ -32,7 +31,7 @@ class LayerSummary:
         name: Its name in the model.
         kind: Its kind: `linear`, `conv`, ...
         signature: Its inputs and outputs.
-        gated: Whether it has gates.
+        gated: Whether its selector decides what to keep, by gates or by norms.
         bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the gates
             keep) and `useful` (the maximum useful rank).
         parameters: The parameters of its cores.
@@ -159,8 +158,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         name=name,
         kind=graph.kind,
         signature=graph.signature,
-        gated=layer.masks is not None,
-        bonds=tuple(_bonds(graph, sizes, live if layer.masks is not None else {})),
+        gated=is_selecting(layer),
+        bonds=tuple(_bonds(graph, sizes, live if is_selecting(layer) else {})),
         parameters=sum(value.numel() for value in parameters.values()),
         live_parameters=sum(left[core] for core in parameters),
         shared=sum(parameters[core].numel() for core in shared),
@@ -168,7 +167,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         dense_parameters=count(graph).dense,
         batch=layer.nominal,
         macs=macs,
-        live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if layer.masks is not None else macs,
+        live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if is_selecting(layer) else macs,
         is_rebuilt=layer.is_rebuilt,
     )
 
@@ -186,12 +185,10 @@ def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
 
 
 def _live(layer: TNModule) -> dict[str, int]:
-    """How many slices of each bond the gates keep, computed on this rank alone."""
-    if layer.masks is None:
+    """How many slices of each bond the selector keeps, computed on this rank alone."""
+    if not is_selecting(layer):
         return {}
-    with torch.no_grad():
-        kept = layer.masks.keep([whole(logits) for logits in layer.logits()])
-    return {name: int(found.sum()) for name, found in zip(layer.graph.bonds, kept, strict=True)}
+    return {name: int(kept.sum()) for name, kept in zip(layer.graph.bonds, kept_slices(layer), strict=True)}
 
 
 def _bonds(graph: Graph, sizes: Mapping[str, int], live: Mapping[str, int]) -> list[BondChange]:

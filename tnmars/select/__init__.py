@@ -7,14 +7,15 @@ from dataclasses import fields
 
 from tnmars.errors import TnmarsError, listing, nearest
 from tnmars.select.annealed import Annealed
+from tnmars.select.ard import Ard
 from tnmars.select.base import Selector
 from tnmars.select.fixed import Fixed
 from tnmars.select.gaussian import GaussianGates
 from tnmars.select.mars import Mars
 
-__all__ = ["SELECTORS", "Annealed", "Fixed", "GaussianGates", "Mars", "Selector", "from_settings"]
+__all__ = ["SELECTORS", "Annealed", "Ard", "Fixed", "GaussianGates", "Mars", "Selector", "from_settings"]
 
-SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Mars, GaussianGates, Annealed, Fixed)}
+SELECTORS: dict[str, type[Selector]] = {kind.name: kind for kind in (Mars, GaussianGates, Annealed, Fixed, Ard)}
 """Every selector by its name in saved files and on the command line. A new one is listed here."""
 
 
@@ -29,6 +30,7 @@ def from_settings(settings: Mapping[str, object]) -> Selector:
     if name not in SELECTORS:
         raise TnmarsError(f"selector '{name}' is unknown, but must be one of {', '.join(SELECTORS)}.")
     kind = SELECTORS[name]
+    given = {**kind.in_older_files, **given}
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for key in given:
         if key not in known:

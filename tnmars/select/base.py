@@ -1,12 +1,12 @@
 """The interface of a selector: the rule that trains gates and decides which slices of a bond to keep.
 
 A selector is a frozen value with settings. It works on vectors with one entry per slice of a bond: logits (the learned
-numbers behind the gates) and noise. It does not see graphs or layers; what a slice costs is passed in.
+numbers behind the gates) and noise, or norms. It does not see graphs or layers; what a slice costs is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -26,12 +26,15 @@ class Selector:
     A new rule overrides what it changes. Without any override no gate is trained or closed, every slice is kept, and
     the penalty is 0. A rule with gates defines at least `sample`, `probability`, `charge` and `keep` (or `keep_all`,
     if it decides over all bonds of a layer together). A rule without gates sets `has_gates` to False and needs none of
-    them. Put the class in a file of its own and list it in `tnmars/select/__init__.py`; then `save`, checkpoints and
-    `tnmars fit --selector NAME` know it too. `tests/select/test_conformance.py` holds what every rule must satisfy.
+    them; with `judges_norms` it decides by the norms of slices instead, as `Ard` does. Put the class in a file of its
+    own and list it in `tnmars/select/__init__.py`; then `save`, checkpoints and `tnmars fit --selector NAME` know it
+    too. `tests/select/test_conformance.py` holds what every rule must satisfy.
 
     Attributes:
         name: The rule's name in saved files and on the command line. Every rule has its own.
         has_gates: Whether layers have gates and logits at all.
+        judges_norms: Whether a rule without gates decides by the norms of slices. It then defines `prior` and
+            `keep_norms`.
         opens_first: Whether the first gate of each bond is always open. Its noise is then infinite and its probability
             of being open is 1.
         needs_elimination: Whether `tnmars.fit` refines what the gates keep by backward elimination. Otherwise the
@@ -41,6 +44,7 @@ class Selector:
             holds, scaled so that an average slice costs 1. `"bic"`: the parameters that it holds.
         sample_in_eval: Whether gates are sampled in `eval()` too. By default they are then exactly what `prune` keeps.
         limits: The interval that `tnmars.fit` clamps logits to after each step; None for no limits.
+        in_older_files: The values of settings that files from before these settings existed do not have.
 
     Example:
         >>> from dataclasses import dataclass
@@ -62,12 +66,14 @@ class Selector:
 
     name: ClassVar[str]
     has_gates: ClassVar[bool] = True
+    judges_norms: ClassVar[bool] = False
     opens_first: ClassVar[bool] = False
     needs_elimination: ClassVar[bool] = False
     keeps_more: ClassVar[str] = "change the settings of the selector"
     price: str = "uniform"
     sample_in_eval: bool = False
     limits: tuple[float, float] | None = None
+    in_older_files: ClassVar[Mapping[str, object]] = {}
 
     def start(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """The initial logits of `count` gates; zeros by default."""
@@ -116,6 +122,14 @@ class Selector:
         """
         return [self.keep(one) for one in logits]
 
+    def rounded(self, logits: Tensor) -> Tensor:
+        """The gates that `eval()` uses for the kept slices of one bond, above 0 and at most 1; 1 by default.
+
+        A cut multiplies them into the cores, so that the pruned layer computes the same. The values of slices that are
+        not kept matter only if `prune(keep=...)` asks for these slices.
+        """
+        return torch.ones_like(logits)
+
     def charge(self, cost: Tensor, probability: Tensor) -> Tensor:
         """The penalty of a layer in nats, a scalar; 0 by default.
 
@@ -124,6 +138,25 @@ class Selector:
             probability: The probability that each gate is open, all bonds in one vector.
         """
         return cost * 0.0
+
+    def prior(self, norms: Tensor, entries: Tensor) -> Tensor:
+        """The penalty of a layer in nats for the norms of its slices, a scalar, differentiable in them; 0 by default.
+
+        Args:
+            norms: The squared norm of each slice, over all cores that carry its bond; all bonds in one vector.
+            entries: The number of entries of each slice, over the same cores.
+        """
+        return norms.sum() * 0.0
+
+    def keep_norms(self, norms: Tensor) -> Tensor:
+        """Which slices of one bond are kept, as a vector of booleans; all of them by default.
+
+        Args:
+            norms: The squared norm of each slice over all cores that carry the bond, after scaling the slices so that
+                they have equal norms in all of these cores. Rescaling a core multiplies all norms by the same number,
+                so compare them only with each other.
+        """
+        return torch.ones_like(norms, dtype=torch.bool)
 
     @property
     def weight_decay(self) -> float:

@@ -65,6 +65,13 @@ def graph_of(data: Mapping[str, Any]) -> Graph:
     return replace(spec.loads(data["spec"]), origin=decode(data["origin"]))
 
 
+def is_selecting(data: Mapping[str, Any]) -> bool:
+    """Whether the selector of a layer decides what to keep of it, by gates or by norms."""
+    if data["gates"] or data["selector"] is None:
+        return bool(data["gates"])
+    return select.from_settings(decode(data["selector"])).judges_norms and bool(graph_of(data).bonds)
+
+
 def from_json(data: Mapping[str, Any], device: torch.device | str | None = None) -> TNModule:
     """The layer that `to_json` described, with uninitialized weights. The user's random state is not touched."""
     try:

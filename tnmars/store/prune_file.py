@@ -33,29 +33,29 @@ class PrunedLayer:
 
 
 def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
-    """Writes the model of a saved file or a checkpoint with its gated layers pruned, and returns those layers.
+    """Writes the model of a saved file or a checkpoint with its layers pruned, and returns those that a selector cuts.
 
     The step that a checkpoint's schedule has reached is noted in the pruned graphs' origin. Cores that layers share
     stay shared. Raises `TnmarsError`, before anything is written, if no layer has gates, or as `tnmars.prune` does.
     """
     held = read(source)
     model = stored(held)
-    gated = [entry for entry in model.layers if entry["gates"]]
-    if not gated:
+    selecting = [entry for entry in model.layers if record.is_selecting(entry)]
+    if not selecting:
         fix = "Only layers that were compiled with a selector, and are not pruned yet, have gates."
         raise TnmarsError(Problem(f"{source}: no layer has gates, so there is nothing to prune.", fix))
     schedule = held.header.get("schedule")
     step = schedule["steps"] if schedule else None
     shared: dict[int, nn.Parameter] = {}
-    layers = {entry["names"][0]: built(model, entry, shared) for entry in gated}
+    layers = {entry["names"][0]: built(model, entry, shared) for entry in selecting}
     before = {name: layer.graph for name, layer in layers.items()}
     cuts = [LayerCut(layer, name, layer_keep(layer), step, False, True) for name, layer in layers.items()]
-    apply(cuts, _outside(model, gated, shared))
+    apply(cuts, _outside(model, selecting, shared))
     tensors = dict(model.tensors)
-    for entry in gated:
+    for entry in selecting:
         _exchange(tensors, entry["names"], layers[entry["names"][0]].state_dict(keep_vars=True))
     entries = [
-        {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry["gates"] else entry
+        {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry in selecting else entry
         for entry in model.layers
     ]
     write(target, Container({"kind": "model", "layers": entries}, tensors))
@@ -81,10 +81,10 @@ def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Paramete
 
 
 def _outside(
-    model: Stored, gated: Sequence[Mapping[str, Any]], shared: Mapping[int, nn.Parameter]
+    model: Stored, selecting: Sequence[Mapping[str, Any]], shared: Mapping[int, nn.Parameter]
 ) -> dict[nn.Parameter, str]:
-    """The parameters of gated layers that other parts of the model have too, with their names there."""
-    prefixes = tuple(f"{name}." if name else "" for entry in gated for name in entry["names"])
+    """The parameters of layers to cut that other parts of the model have too, with their names there."""
+    prefixes = tuple(f"{name}." if name else "" for entry in selecting for name in entry["names"])
     others = {name: value for name, value in model.tensors.items() if not name.startswith(prefixes)}
     return {shared[id(value)]: name for name, value in others.items() if id(value) in shared}
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import squares, whole
+from tnmars.layer.kept import slice_entries, slice_norms
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import Monomial, evaluate, parameter_terms
 
@@ -49,6 +50,10 @@ def _parts(layer: TNModule) -> Iterator[Tensor]:
         probability = layer.masks.probability([whole(value) for value in layer.logits()])
         nats = layer.selector.charge(_cost(layer, probability), probability)
         yield torch.where(layer.masks.is_warm, torch.zeros_like(nats), nats)
+    if layer.selector.judges_norms and layer.graph.bonds:
+        norms = {bond: torch.stack(parts).sum(0) for bond, parts in slice_norms(layer).items()}
+        entries = [norms[bond].new_full(norms[bond].shape, count) for bond, count in slice_entries(layer).items()]
+        yield layer.selector.prior(torch.cat(list(norms.values())), torch.cat(entries))
     factor = layer.selector.weight_decay
     if factor and layer.graph.terms:
         yield factor * squares(list(layer.cores.parameters()))

@@ -1,0 +1,64 @@
+"""Gates at a cut: the values that kept gates have in `eval()`, as factors of the cores that carry their bonds.
+
+Each gate goes into the same core as in the forward pass, the smallest one that carries its bond, and into no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tnmars.graph.rewrite import Keep
+from tnmars.layer.distributed import whole
+from tnmars.layer.module import TNModule
+from tnmars.program.gating import homes
+
+CLOSED = 1e-16
+"""A gate below this counts as closed: what an optimizer noted about its slice cannot be scaled and is set to 0."""
+
+
+@torch.no_grad()
+def fold_factors(layer: TNModule, kept: Keep) -> dict[str, Tensor]:
+    """What a cut multiplies cores by, with an axis of size 1 for every mode; cores that stay the same are left out.
+
+    The factor of a slice that is dropped is 1.
+    """
+    if layer.masks is None:
+        return {}
+    graph = layer.graph
+    rounded = layer.masks.rounded([whole(logits) for logits in layer.logits()])
+    gates: dict[str, Tensor] = {}
+    for (name, edge), values in zip(graph.bonds.items(), rounded, strict=True):
+        is_dropped = torch.ones(edge.size, dtype=torch.bool, device=values.device)
+        is_dropped[list(kept.get(name, range(edge.size)))] = False
+        gates[name] = values.to(layer.dtype).masked_fill(is_dropped, 1.0)
+    factors: dict[str, Tensor] = {}
+    for core, held in homes(graph).items():
+        bonds = [bond for _, bond in held if not bool((gates[bond] == 1.0).all())]
+        for bond in bonds:
+            along = [-1 if other == bond else 1 for other in graph.bonds_of(core)]
+            factor = gates[bond].reshape(along)
+            factors[core] = factors[core] * factor if core in factors else factor
+    return factors
+
+
+def folded(cores: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Cores times their factors."""
+    return {name: core * factors[name] if name in factors else core for name, core in cores.items()}
+
+
+def unfolded(value: Tensor, factor: Tensor | None, power: int) -> Tensor:
+    """A value of a core's shape over a power of the core's factor; 0 where the factor is.
+
+    >>> unfolded(torch.tensor([[8.0, 3.0]]), torch.tensor([[0.5, 0.0]]), 2).tolist()
+    [[32.0, 0.0]]
+    """
+    if factor is None:
+        return value
+    is_open = factor > CLOSED
+    safe = torch.where(is_open, factor, torch.ones_like(factor))
+    for _ in range(power):
+        value = value / safe
+    return torch.where(is_open, value, torch.zeros_like(value))

@@ -1,0 +1,33 @@
+"""Mergers of neighboring cores after a cut, each of which saves both parameters and planned time."""
+
+from __future__ import annotations
+
+from tnmars.graph import Graph
+from tnmars.graph.rewrite import Rewrite, merge, mergeable
+from tnmars.plan.layout import Weighing
+from tnmars.program.choice import Planner, choose
+
+MOST_MERGERS = 64
+"""The maximum number of mergers of two cores that are planned when a layer is simplified."""
+
+
+def mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
+    """Mergers of two cores, one after the other, each of which saves parameters and planned time."""
+    rewrites, tried = list[Rewrite](), 0
+    time = _time(graph, planner)
+    pairs = mergeable(graph)
+    while pairs and tried < MOST_MERGERS:
+        term, first, second, _ = pairs.pop(0)
+        rewrite = merge(graph, term, first, second)
+        tried += 1
+        after = _time(rewrite.graph, planner)
+        if after < time:
+            rewrites.append(rewrite)
+            graph, time, pairs = rewrite.graph, after, mergeable(rewrite.graph)
+    return rewrites
+
+
+def _time(graph: Graph, planner: Planner) -> float:
+    if not graph.terms:
+        return 0.0
+    return choose(graph, planner.nominal, Weighing(planner.model), planner.image, planner.optimizer)[0].cost
