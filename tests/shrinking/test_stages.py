@@ -95,6 +95,30 @@ def test_decay_shrinks_cores_and_nothing_else() -> None:
         torch.testing.assert_close(value.detach(), factor * before[name])
 
 
+def test_the_prior_is_that_of_the_loss() -> None:
+    """A step equals one on the loss with the squared entries added, also if the optimizer steps by itself."""
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 12), torch.randint(3, (16,))
+    model, other = model_of(), model_of()
+    other.load_state_dict(model.state_dict())
+    settings = tnmars.Staircase(prior=0.3, decay=0.0)
+    stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=2, settings=settings)))
+    rates = [group["lr"] for group in stage.optimizer.param_groups]
+    plain = torch.optim.Adam(
+        [{"params": [value], "lr": rate} for value, rate in zip(other.parameters(), rates, strict=True)]
+    )
+    for _ in range(3):
+        cross_entropy(model(x), y).backward()
+        stage.optimizer.step()
+        stage.optimizer.zero_grad()
+        squares = sum(value.square().sum() for value in other[0].cores.parameters())
+        (cross_entropy(other(x), y) + 0.3 / 2 * squares).backward()
+        plain.step()
+        plain.zero_grad()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_points_that_are_taken_are_trained_once_more_and_the_model_ends_as_the_chosen_one() -> None:
     model, x = model_of(), torch.randn(5, 12)
     path = tnmars.Stages(model, budget=[120, 60], settings=tnmars.Staircase(first=3))
@@ -239,6 +263,8 @@ def test_a_first_stage_below_the_start_is_repeated_at_a_quarter_of_the_rate() ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"budget": "2x", "train_samples": -5}, "train_samples is -5, but must be a whole number above 0"),
+        ({"budget": "2x", "train_samples": "many"}, "train_samples is 'many', but must be a whole number above 0"),
         ({"budget": "fast"}, "budget is 'fast'"),
         ({"budget": []}, "budget is an empty list"),
         ({"budget": "2x", "max_drop": 0.1}, "budget and max_drop are both given"),

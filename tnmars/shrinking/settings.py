@@ -27,6 +27,9 @@ class Staircase:
             those of an ordinary stage of its size; 0 for no such stage.
         decay: How much all cores shrink in a step, relative to the step: the weight decay of AdamW, in units that do
             not depend on the size of a core's entries or on that of the loss.
+        prior: The factor of the squared entries of all cores in the loss, times the number of training samples: that of
+            a normal prior with standard deviation 10. It only matters where the data leave a choice, as between the
+            many networks with cycles that hold the same weight: it prefers one that needs few slices.
         vectors: What counts as the size of a vector's entries, such as those of a bias.
         other_rate: The highest learning rate of all parameters outside of compiled layers, as it is. By default it is
             relative, as for cores.
@@ -47,6 +50,7 @@ class Staircase:
     stop: float = 5.0
     finish: float = 3.0
     decay: float = 0.01
+    prior: float = 0.005
     vectors: float = 0.1
     other_rate: float | None = None
 

@@ -191,10 +191,6 @@ class _Path(Stages):
     _frames = 5
     _function = "shrink"
 
-    def __init__(self, model: nn.Module, train_samples: int, **options: Any):
-        self._samples = train_samples
-        super().__init__(model, **options)
-
 
 class _Run:
     """The training of all stages of a path."""

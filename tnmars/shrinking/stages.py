@@ -59,7 +59,7 @@ class Stage:
         self.number, self.steps, self.done = number, steps, 0
         self._path = path
         cores, others = path._shrunk.cores_and_others()
-        self.optimizer = optimizer_for(path.model, path.settings, cores, others, path._share)
+        self.optimizer = optimizer_for(path.model, path.settings, cores, others, path._share, path._samples)
         self.is_reported = False
 
     def factor(self, step: int) -> float:
@@ -118,6 +118,7 @@ class Stages:
             cut.
         budget: As in `tnmars.shrink`.
         max_drop: As in `tnmars.shrink`.
+        train_samples: The number of training samples, for the prior of the cores; without it there is none.
         example: The arguments of the model for one batch: a tensor, a tuple or a mapping. With it, multiply-adds and
             times are those of one pass of the whole model over it. Without it, they are those of the compiled layers
             alone, for the batch that each was compiled for.
@@ -162,8 +163,6 @@ class Stages:
     """What a checkpoint says it was written by."""
     _frames = 3
     """How far away the user's own code is when a stage ends."""
-    _samples: int | None = None
-    """The number of training samples, if it is known: a path continues with as many only."""
 
     def __init__(
         self,
@@ -171,6 +170,7 @@ class Stages:
         *,
         budget: int | str | Sequence[int | str] | None = None,
         max_drop: float | None = None,
+        train_samples: int | None = None,
         example: Any = None,
         settings: Staircase | None = None,
         saliency: Saliency | None = None,
@@ -183,7 +183,7 @@ class Stages:
         batch = None if example is None else example_batch(example)
         rest_ms = None if checkpoint is None else measured_ms(checkpoint)
         self._shrunk = Shrunk(model, batch, self._goals, saliency or from_norms, rest_ms)
-        self._checkpoint = checkpoint
+        self._samples, self._checkpoint = check_samples(train_samples, "train_samples"), checkpoint
         self._points: list[Point] = []
         self._start: Point | None = None
         self._before: dict[str, Tensor] | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tnmars
 from tnmars.layer.module import layers
 from tnmars.models.rates import annealed
-from tnmars.shrinking.batches import Stream, reseed
+from tnmars.shrinking.batches import Stream, count, reseed
 from tnmars.shrinking.optimizer import optimizer_for
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ LOGITS = 1e-2
 """The learning rate of gates, as in the paper."""
 
 
-def optimizer(model: nn.Module, settings: tnmars.Staircase) -> torch.optim.AdamW:
+def optimizer(model: nn.Module, settings: tnmars.Staircase, samples: int) -> torch.optim.AdamW:
     """A new optimizer as in a stage of `tnmars.Stages`. Gates have the paper's rate."""
     every = [layer for _, layer in layers(model)]
     logits = {id(value) for layer in every for value in layer.logits()}
-    made = optimizer_for(model, settings, {id(value) for layer in every for value in layer.cores.parameters()})
+    cores = {id(value) for layer in every for value in layer.cores.parameters()}
+    made = optimizer_for(model, settings, cores, samples=None if logits else samples)  # gates have a prior of their own
     for group in made.param_groups:
         if id(group["params"][0]) in logits:
             group["lr"] = group["initial_lr"] = LOGITS
@@ -46,11 +47,11 @@ def stages(
 
     `extra` is added to the loss of each step, and `after` is called after it.
     """
-    stream, done = Stream(given.train, seed), 0
+    stream, samples, done = Stream(given.train, seed), count(given.train), 0
     for number, length in enumerate(lengths):
         reseed(seed, "stage", number)
         model.train()
-        adam = optimizer(model, settings)
+        adam = optimizer(model, settings, samples)
         for step, ((inputs, _), target) in enumerate(stream.take(length)):
             for group in adam.param_groups:
                 group["lr"] = group["initial_lr"] * annealed(step + 1, length, settings.ramp)
