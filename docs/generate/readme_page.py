@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from shrink_section import records
 
 from tnmars.experiments.mnist import PAPER
 from tnmars.text.tables import markdown as as_table
@@ -40,4 +43,17 @@ def _table(summary: dict[str, Any]) -> str:
                 together = f"{entry['ensemble']['mean']:.2f} %"
                 members = f"all {entry['ensemble']['of']} together"
                 rows.append([f"{name}, {members}", "", together, f"{paper['ensemble']:g} % (ten)", ""])
-    return as_table(rows)
+    return as_table([*rows, *_shrunk()])
+
+
+def _shrunk() -> list[list[str]]:
+    """The rows of `tnmars.shrink`: without a budget, and with that of the paper's smaller network."""
+    own = [record for record in records() if record["task"] == "mnist-2fc" and not record["settings"]]
+    rows = []
+    for name, budget in (("`shrink`, nothing tuned", ""), ("`shrink`, budget 205x", "205x parameters")):
+        row = "budgets" if budget else "untouched"
+        found = [record for record in own if (record["row"], record["budget"]) == (row, budget)]
+        if found:
+            size, score = (fmean(record[field] for record in found) for field in ("ratio", "test"))
+            rows.append([name, f"{size:.1f}x", f"{score:.2f} %", "", str(len(found))])
+    return rows

@@ -229,7 +229,6 @@ def _sst(seed: int) -> Task:
         network=lambda factor: readers.sst_reader(scaled(readers.RANK, factor)),
         dense=lambda: readers.sst_reader(None),
         budgets=(340, 700, 1500),
-        options={"max_drop": 0.01},
     )
 
 
