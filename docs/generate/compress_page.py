@@ -53,10 +53,10 @@ def text() -> str:
     """The whole page."""
     whole = PAGE.read_text(encoding="utf-8")
     ours, others = read("compress.json"), read("compress_peers.json")
-    whole = _between(whole, "compress", _measured(ours, COMPRESS))
+    whole = between(whole, "compress", _measured(ours, COMPRESS))
     known = {record["task"] for record in others}
     joined = [record for record in ours if record["task"] in known and str(record["row"]).startswith("tnmars")]
-    return _between(whole, "peers", _measured([*others, *_at_ratios(joined, others)] if others else [], PEERS))
+    return between(whole, "peers", _measured([*others, *_at_ratios(joined, others)] if others else [], PEERS))
 
 
 def read(name: str) -> list[Record]:
@@ -72,7 +72,8 @@ def read(name: str) -> list[Record]:
     return list(latest.values())
 
 
-def _between(whole: str, name: str, inner: str) -> str:
+def between(whole: str, name: str, inner: str) -> str:
+    """A page with what is between two marks rewritten."""
     begin, end = f"<!-- {name}, made by `python docs/generate` -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = whole.partition(begin)
     _, _, after = rest.partition(end)

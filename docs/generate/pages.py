@@ -13,6 +13,7 @@ import files_page
 import picture
 import readme_page
 import results_page
+import shrink_page
 import spec_page
 
 from tnmars import draw, load
@@ -30,6 +31,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "images/pruned_linear.svg": lambda: _drawn("pruned_linear"),
     "results.md": results_page.text,
     "trained_model.md": compress_page.text,
+    "shrink.md": shrink_page.text,
     "../README.md": readme_page.text,
 }
 """For each file, by its place in the docs, the function that returns its text."""

@@ -17,9 +17,9 @@ INTRO = """\
 [`tnmars.shrink`](shrink.md) with its own constants, the same for all tasks. Validation data are split from the training
 data (the last 5,000 images, the last 1,000 samples of the toy problem, 5,000 reviews; the official development set for
 SST-5), and make every choice. Each point in the table is tested once. Ratios count the whole model against its dense
-form, or the table of words alone where it says so. `untouched` is one call without a budget (with `max_drop`: 0.005 for
-the Tucker tensor, one point for SST-5). `budgets` is one call for all budgets of a task at once. The constants were
-chosen on validation data with other seeds, on mnist-2fc and the toy problem alone.
+form, or the table of words alone where it says so. `untouched` is one call without a budget (with `max_drop=0.005` for
+the Tucker tensor, whose score has no standard error). A row with a budget is one of several that one call met at once.
+The constants were chosen on validation data with other seeds, on mnist-2fc, the toy problem and the Tucker tensor.
 """
 TRUE = {"toy-8": [8], "toy-12": [12], "toy-16": [16], "tucker": [4, 4, 4, 4]}
 NETWORKS = {
@@ -157,7 +157,9 @@ def _held(own: Sequence[Record]) -> str:
     for (task, row, which), group in _groups(own, "task", "row", "which").items():
         if task in tasks:
             name = {"untouched": "shrink", "fixed": "start ranks held", "dense": "dense table"}[row]
-            rows.append([NETWORKS[task], f"{name}{_which(which)}", str(len(group)), _ratio(group), _spread(task, group)])
+            rows.append(
+                [NETWORKS[task], f"{name}{_which(which)}", str(len(group)), _ratio(group), _spread(task, group)]
+            )
     if len(rows) == 1:
         return ""
     text = """\
