@@ -65,6 +65,7 @@ def section() -> list[str]:
     if not known:
         return []
     plain = [record for record in known if not record["settings"]]
+    commits = ", ".join(sorted({str(record["commit"]) for record in known}))
     parts = [
         "## shrink\n",
         INTRO,
@@ -73,7 +74,7 @@ def section() -> list[str]:
         _held([record for record in plain if record["row"] in ("untouched", "fixed", "dense")]),
         _gates(plain),
         _sensitivity(known),
-        f"Commits: {', '.join(sorted({str(record['commit']) for record in known}))}. The records name their commands.\n",
+        f"Commits: {commits}. The records name their commands.\n",
     ]
     return [part for part in parts if part]
 
