@@ -46,7 +46,8 @@ _PUBLIC = {
     "shrinking.rule": "ShrinkWarning",
     "shrinking.settings": "Staircase",
     "shrinking.shrink": "shrink",
-    "shrinking.stages": "Stage Stages",
+    "shrinking.stage": "Stage",
+    "shrinking.stages": "Stages",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
@@ -138,7 +139,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.shrinking.rule import ShrinkWarning as ShrinkWarning
     from tnmars.shrinking.settings import Staircase as Staircase
     from tnmars.shrinking.shrink import shrink as shrink
-    from tnmars.shrinking.stages import Stage as Stage
+    from tnmars.shrinking.stage import Stage as Stage
     from tnmars.shrinking.stages import Stages as Stages
     from tnmars.spec import dump as dump
     from tnmars.spec import load as load

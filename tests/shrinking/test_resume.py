@@ -46,6 +46,23 @@ def test_a_killed_path_continues_bit_for_bit(tmp_path: Path, data: Callable[[], 
     assert not seen
 
 
+def test_a_finished_path_whose_last_stage_made_it_worse_is_returned_as_it_is(tmp_path: Path) -> None:
+    calls = 0
+
+    def worse_at_last(model: nn.Module) -> float:
+        """Falls with each model that is new, and is the same for the same model."""
+        nonlocal calls
+        calls += 1
+        return -float(sum(value.square().sum() for value in model.parameters())) * 1e-3
+
+    whole = shrunk(evaluate=worse_at_last, max_drop=0.0, settings=tnmars.Staircase(first=10, finish=0.0))
+    options = {"evaluate": worse_at_last, "max_drop": 0.0, "settings": tnmars.Staircase(first=10, finish=0.0)}
+    for _ in range(2):
+        found = shrunk(checkpoint=tmp_path, **options)
+        assert_same(found, whole)
+    assert whole.chosen_at < len(whole.points) - 1, "otherwise this says nothing"
+
+
 def test_a_path_with_random_saliencies_continues_too(tmp_path: Path) -> None:
     def by_chance(model: nn.Module, weights: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
         return {name: {bond: torch.rand(len(each)) for bond, each in own.items()} for name, own in weights.items()}

@@ -29,6 +29,12 @@ def test_a_perfect_score_has_an_error() -> None:
     assert found is not None and 0 < found < 3 / 500
 
 
+def test_right_and_wrong_answers_one_by_one_are_a_share() -> None:
+    answers = torch.tensor([1.0] * 97 + [0.0] * 3)
+    assert score_of(answers) == score_of((0.97, 100))
+    assert score_of(torch.ones(1000)).error == score_of((1.0, 1000)).error != 0
+
+
 def test_the_scores_of_samples_give_their_mean_and_its_error() -> None:
     values = torch.randn(400, generator=torch.Generator().manual_seed(0), requires_grad=True)
     found = score_of(values)

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import tnmars
 from tnmars import CheckpointError, TnmarsError, families
 from tnmars.layer.module import layers
+from tnmars.shrinking import scores
 
 LOWRANK = families.lowrank("linear", inputs=(12,), outputs=(9,), rank=8)
 
@@ -122,18 +123,112 @@ def test_the_prior_is_that_of_the_loss() -> None:
 def test_points_that_are_taken_are_trained_once_more_and_the_model_ends_as_the_chosen_one() -> None:
     model, x = model_of(), torch.randn(5, 12)
     path = tnmars.Stages(model, budget=[120, 60], settings=tnmars.Staircase(first=3))
-    seen = []
+    left = []
     for stage in path:
         for _ in range(stage.steps):
             model(x).square().mean().backward()
             stage.step()
-        seen.append(size(model))
-        stage.report(0.5 + 0.01 * (stage.number == 3))
-    points = path.curve.points
-    assert seen[-1] == min(seen) and [point.ranks for point in points].count(points[-1].ranks) == 2
-    assert path.curve.at(120) is points[-2] or points[-2].score < path.curve.at(120).score
+        stage.report(0.5)
+        left.append(path.steps_left)
+    curve = path.curve
+    ranks = [point.ranks["0"]["r"] for point in curve.points]
+    assert ranks == [8, 7, 6, 5, 4, 3, 2, 1, 3, 1] and curve.chosen_at == 9  # 51 numbers of a slice and 9 + 30 others
+    assert curve.budgets == {"120 parameters": 8, "60 parameters": 9}
+    assert curve.at(120) is curve.points[8] and curve.at(60) is curve.points[9]
+    torch.testing.assert_close(model(x), curve.chosen.model(x))
+    assert curve.reason == ("it has at most 60 parameters (budget 60 parameters). It was trained once more at the end.")
+    steps = [point.steps for point in curve.points]
+    assert left[-3:] == [steps[-1] - steps[-3], steps[-1] - steps[-2], 0]
+
+
+@pytest.mark.parametrize("broken", [2, 4, -1], ids=["a stage", "a later stage", "the last stage"])
+def test_after_a_failure_the_model_is_the_chosen_one(broken: int) -> None:
+    """Training diverges, so that the model itself is NaN when the path ends."""
+    model, x = model_of(), torch.randn(5, 12)
+    path = tnmars.Stages(model, budget=60, settings=tnmars.Staircase(first=3))
+    for stage in path:
+        is_last = path._untaken is not None
+        if stage.number == broken or (is_last and broken < 0):
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.fill_(float("nan"))
+            stage.report(float("nan"))
+        else:
+            stage.report(0.5)
+    assert path.is_finished and "The path ended early" in path.curve.reason
+    assert path.curve.chosen.ranks["0"]["r"] == model[0].graph.bonds["r"].size
+    assert bool(model(x).isfinite().all())
     torch.testing.assert_close(model(x), path.curve.chosen.model(x))
-    assert path.curve.reason.endswith("It was trained once more at the end.") == (path.curve.chosen is points[-1])
+
+
+def test_the_prior_counts_in_a_step_with_a_closure_and_with_scaled_gradients() -> None:
+    """Lightning calls `step(closure)`, and a scaler of gradients divides them by its scale in the step."""
+    settings = tnmars.Staircase(prior=0.3, decay=0.0)
+    x, found = torch.randn(16, 12), []
+    for way in ("plain", "closure", "scaler"):
+        torch.manual_seed(0)
+        model = model_of()
+        stage = next(iter(tnmars.Stages(model, budget="1.5x", train_samples=2, settings=settings)))
+        optimizer = stage.optimizer
+
+        def loss(model: nn.Module = model) -> torch.Tensor:
+            return model(x).square().mean()
+
+        def closure(model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            value = model(x).square().mean()
+            value.backward()
+            return value
+
+        for _ in range(2):
+            if way == "closure":
+                assert optimizer.step(closure).item() > 0
+            elif way == "scaler":
+                scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+                optimizer.zero_grad()
+                scaler.scale(loss()).backward()
+                scaler.step(optimizer)
+            else:
+                closure()
+                optimizer.step()
+        found.append([value.detach().clone() for value in model.parameters()])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def test_the_score_of_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that validate on parts of their own would otherwise choose different points, and wait for each other."""
+    path = tnmars.Stages(model_of(), budget="1.5x")
+    stage = next(iter(path))
+    monkeypatch.setattr(scores, "has_ranks", lambda: True)
+    monkeypatch.setattr(scores, "from_first_rank", lambda figures: torch.tensor([0.25, float("nan")]))
+    stage.report(0.75)
+    monkeypatch.undo()
+    assert path.curve.points[0].score == 0.25
+
+
+def test_a_first_stage_that_diverges_is_repeated_whoever_steps_the_optimizer() -> None:
+    model = model_of()
+    path = tnmars.Stages(model, budget="1.5x", start=0.5, settings=tnmars.Staircase(first=3))
+    stages = iter(path)
+    stage = next(stages)
+    model(torch.randn(4, 12)).square().mean().backward()
+    stage.optimizer.step()
+    stage.report(float("nan"))
+    again = next(stages)
+    assert again.number == stage.number
+    rates = [[group["lr"] for group in one.optimizer.param_groups] for one in (stage, again)]
+    assert rates[1] == pytest.approx([rate / 4 for rate in rates[0]])
+
+
+def test_a_path_continues_with_the_same_start_only(tmp_path: Path) -> None:
+    model = model_of()
+    tnmars.save(model, tmp_path / "model.safetensors")
+    next(iter(tnmars.Stages(model, budget="1.5x", start=(0.5, 100), checkpoint=tmp_path / "path"))).report(0.6, 100)
+    again = tnmars.load_into(model_of(), tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"the score of its start is 0\.5, but now 0\.7"):
+        tnmars.Stages(again, budget="1.5x", start=(0.7, 100), checkpoint=tmp_path / "path")
 
 
 def test_a_point_that_its_last_stage_makes_worse_is_taken_as_it_was() -> None:

@@ -35,7 +35,7 @@ class Point:
         ranks: For each compiled layer the sizes of its bonds: 1 for a bond that has vanished, 0 for one whose term has.
         score: What `evaluate` returned.
         error: The standard error of the score; None if it is not known.
-        steps: The number of training steps so far.
+        steps: The number of training steps of the whole path so far, those that led to smaller models included.
         seconds: The seconds that the path took so far.
 
     Example:
@@ -93,7 +93,7 @@ class Curve:
         >>> for stage in path:
         ...     stage.report(0.9)
         >>> print(path.curve.reason)
-        it has at most 18 parameters (budget 2x parameters).
+        it has at most 18 parameters (budget 2x parameters). It was trained once more at the end.
         >>> path.curve.chosen.parameters, path.curve.chosen is path.curve.at("2x")
         (16, True)
     """
@@ -115,12 +115,12 @@ class Curve:
         """The largest point that meets a budget, such as `"10x"`, `"2x macs"` or 30000. Raises `TnmarsError`."""
         asked = Budget.parse(budget)
         limit = asked.limit(self.dense[asked.unit])
-        found = [point for point in self.points if fits(point.cost(asked.unit), limit)]
-        if not found:
+        found = meeting(self.points, asked.unit, limit)
+        if found is None:
             least = min(point.cost(asked.unit) for point in self.points)
             text = f"no point of the curve meets the budget of {asked}; the smallest has {amount(least, asked.unit)}."
             raise TnmarsError(Problem(text, "Give this budget to shrink."))
-        return max(found, key=lambda point: (point.cost(asked.unit), point.score, point.stage))
+        return self.points[found]
 
     def save(self, folder: str | Path) -> None:
         """Writes the curve and all its models to a folder, for `tnmars.load_curve`. Nothing is pickled.
@@ -166,6 +166,12 @@ class Curve:
             f"{point.ms:.3g} ms",
             f"{point.score:.5g}",
         )
+
+
+def is_same(score: float, point: Point) -> bool:
+    """Whether a score is that of a point, on this machine or another, which rounds differently."""
+    slack = 1e-5 * abs(point.score) if point.error is None else 0.1 * point.error
+    return abs(score - point.score) <= slack
 
 
 def fits(cost: float, limit: float) -> bool:

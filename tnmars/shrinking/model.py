@@ -105,8 +105,9 @@ class Shrunk:
         """The number of steps of the coming stage; `is_last` if it trains a point that is taken once more."""
         if is_first:
             return 2 * settings.first
-        factor = settings.finish if is_last else 1.0
-        return max(int(factor * settings.first * self.full / max(self.prices.compiled(self.graphs), 1)), 1)
+        if is_last:
+            return self.last_steps(settings, self.cost().parameters)
+        return max(int(settings.first * self.full / max(self.prices.compiled(self.graphs), 1)), 1)
 
     def steps_left(self, settings: Staircase, *, is_first: bool) -> int | None:
         """About how many steps are left to the smallest budget; None without one."""
@@ -118,10 +119,17 @@ class Shrunk:
         while cost > room > 0:
             cost, size = cost * settings.factor, size * settings.factor
             found += settings.first * self.full / size
-        limits = [limit - self._rest for limit in self.goals.limits(self.dense)]
-        own = self._now() - self._rest
-        found += sum(settings.finish * settings.first * own / limit for limit in limits if limit > 0)
+        now = self.cost()
+        rest = now.parameters - self.prices.compiled(self.graphs)
+        for limit in self.goals.limits(self.dense):
+            share = min((limit - self._rest) / max(self._now() - self._rest, 1e-9), 1.0)
+            found += self.last_steps(settings, rest + round(share * (now.parameters - rest)))
         return round(found)
+
+    def last_steps(self, settings: Staircase, parameters: int) -> int:
+        """The steps of the stage in which a point of so many parameters is trained once more."""
+        rest = self.cost().parameters - self.prices.compiled(self.graphs)
+        return max(int(settings.finish * settings.first * self.full / max(parameters - rest, 1)), 1)
 
     def is_smallest(self) -> bool:
         """Whether nothing is left to cut."""

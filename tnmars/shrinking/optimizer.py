@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ def optimizer_for(
     AdamW multiplies a parameter by `1 - lr * weight_decay` in each step. With a rate of `settings.rate` times the size
     of a core's entries, the weight decay is `settings.decay` over that size. So cores of any size shrink equally, and
     the loss may have any scale. The prior is part of the loss: its gradient is added to that of the cores before each
-    step, whoever calls `step`.
+    step.
 
     Args:
         model: The model.
@@ -34,7 +35,7 @@ def optimizer_for(
         share: The share of all rates.
         samples: The number of training samples, for the prior; without it there is none.
     """
-    groups = []
+    groups: list[dict[str, Any]] = []
     for value in model.parameters():
         if not value.requires_grad:
             continue
@@ -45,17 +46,33 @@ def optimizer_for(
             rate = settings.other_rate
         rate *= share
         groups.append({"params": [value], "lr": rate, "initial_lr": rate, "weight_decay": decay})
-    is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)  # type: ignore[index]
-    made = torch.optim.AdamW(groups, fused=is_fused)
-    if samples and settings.prior:
-        own = [value for value in model.parameters() if id(value) in cores and value.requires_grad]
-        made.register_step_pre_hook(lambda *_: _add_prior_(own, 2.0 * settings.prior / samples))
-    return made
+    is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)
+    own = [value for value in model.parameters() if id(value) in cores and value.requires_grad]
+    return WithPrior(groups, own, 2.0 * settings.prior / samples if samples else 0.0, is_fused=is_fused)
 
 
-@torch.no_grad()
-def _add_prior_(cores: Sequence[Tensor], factor: float) -> None:
-    """Adds the gradient of the prior to that of the cores."""
-    for core in cores:
-        if core.grad is not None:
-            core.grad.add_(core, alpha=factor)
+class WithPrior(torch.optim.AdamW):
+    """AdamW that adds the gradient of a normal prior to that of some parameters before each step."""
+
+    def __init__(self, groups: list[dict[str, Any]], cores: Sequence[Tensor], factor: float, *, is_fused: bool):
+        super().__init__(groups, fused=is_fused)
+        self._cores, self._factor = list(cores), factor
+
+    def step(self, closure: Any = None) -> Any:
+        """A step, after the closure if there is one. Gradients that a `GradScaler` has scaled get a scaled prior."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._factor:
+            self._add_prior_()
+        super().step()
+        return loss
+
+    @torch.no_grad()
+    def _add_prior_(self) -> None:
+        scale = getattr(self, "grad_scale", None)
+        factor = self._factor * (1.0 if scale is None else float(scale))
+        for core in self._cores:
+            if core.grad is not None:
+                core.grad.add_(core, alpha=factor)

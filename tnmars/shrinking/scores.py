@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
 from operator import index
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.distributed import from_first_rank, has_ranks
 from tnmars.shrinking.settings import Staircase
 
 Given = float | tuple[float, int] | Tensor
@@ -37,10 +38,11 @@ class NotFiniteError(TnmarsError):
 def score_of(given: Any, samples: int | None = None, *, verb: str = "evaluate returned") -> Score:
     """What `evaluate` returned, or what was reported, as a score. `verb` begins the text of errors.
 
-    The standard error of a tensor or an array with the score of each sample is that of their mean. A number is a share
-    of right answers if it is from 0 to 1, and a percentage if it is above 1 and at most 100; its standard error is that
-    of a binomial share of `samples`, with one right and one wrong answer added, so that it is not 0 for a perfect
-    score. Of any other number, and without a number of samples, it is not known.
+    The standard error of a tensor or an array with the score of each sample is that of their mean. If all are 0 or 1,
+    they are wrong and right answers. A number is a share of right answers if it is from 0 to 1, and a percentage if it
+    is above 1 and at most 100. The standard error of a share is that of a binomial one, with one right and one wrong
+    answer added to the samples, so that it is not 0 for a perfect score. Of any other number, and without a number of
+    samples, it is not known.
 
     Raises `TnmarsError` if it is not a number, and `NotFiniteError` if it is not finite.
 
@@ -53,12 +55,26 @@ def score_of(given: Any, samples: int | None = None, *, verb: str = "evaluate re
         given = torch.as_tensor(given)
     if isinstance(given, Tensor) and given.dim() == 1 and given.numel() > 1:
         values = given.detach().double()
-        error = float(values.std() / sqrt(len(values)))
-        return Score(_number(float(values.mean()), given, verb), error)
+        mean = _number(float(values.mean()), given, verb)
+        is_share = bool(((values == 0.0) | (values == 1.0)).all())
+        return Score(mean, _binomial(mean, len(values)) if is_share else float(values.std() / sqrt(len(values))))
     if isinstance(given, (tuple, list)) and len(given) == 2:
         given, samples = given[0], _count(given[1])
     value = _number(given, given, verb)
     return Score(value, None if samples is None else _binomial(value, samples))
+
+
+def agreed(parse: Callable[[], Score]) -> Score:
+    """Rank 0's score, on every rank. Raises `NotFiniteError` on all of them if it is not finite."""
+    if not has_ranks():
+        return parse()
+    try:
+        found = parse()
+    except NotFiniteError:  # all ranks must know
+        found = Score(nan)
+    figures = torch.tensor([found.value, nan if found.error is None else found.error], dtype=torch.float64)
+    value, error = map(float, from_first_rank(figures))
+    return Score(score_of(value).value, None if error != error else error)
 
 
 def _number(value: Any, given: Any, verb: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
-from tnmars.shrinking.curve import Curve, Point
+from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
-from tnmars.shrinking.scores import Given, NotFiniteError, Score, check_samples, score_of
+from tnmars.shrinking.scores import Given, NotFiniteError, Score, agreed, check_samples, score_of
 from tnmars.shrinking.settings import Staircase
-from tnmars.shrinking.stages import Stage, Stages
+from tnmars.shrinking.stage import Stage
+from tnmars.shrinking.stages import Stages
 from tnmars.text.numbers import dashed, times
 
 OTHER = 1_000_003
@@ -150,7 +151,7 @@ def shrink(
             raise CheckpointError(Problem(text, "Give the same seed, or another folder."))
         reseed(seed, "score", path.curve.points[-1].stage if path.position is not None else 0)
         if path.position is not None:
-            _check_score(path.curve.points[-1], run.score(), checkpoint)
+            _check_score(path.curve.chosen if path.is_finished else path.curve.points[-1], run.score(), checkpoint)
         if path.is_finished:
             return path.curve
         if path.position is None:
@@ -177,8 +178,7 @@ def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any]
 
 def _check_score(point: Point, now: Score, checkpoint: str | Path | None) -> None:
     """Refuses a checkpoint whose last model has another score now: other data, or another `evaluate`."""
-    slack = 1e-5 * abs(point.score) if point.error is None else 0.1 * point.error  # another machine rounds otherwise
-    if abs(now.value - point.score) > slack:
+    if not is_same(now.value, point):
         text = (
             f"{checkpoint}: the model of its last stage has a score of {now.value:.5g} now, but had {point.score:.5g}."
         )
@@ -211,13 +211,7 @@ class _Run:
         """The score of the model now."""
         with as_is(self.model), torch.no_grad():
             given = self.evaluate(self.model.eval())
-        try:
-            found = score_of(given, self.samples)
-        except NotFiniteError:  # all ranks must know
-            found = Score(nan)
-        figures = torch.tensor([found.value, nan if found.error is None else found.error], dtype=torch.float64)
-        value, error = map(float, from_first_rank(figures))
-        return Score(score_of(value).value, None if error != error else error)
+        return agreed(lambda: score_of(given, self.samples))
 
     def walk(self, path: Stages, stream: Stream, seed: int, advance: Advance) -> None:
         """Trains stage after stage."""

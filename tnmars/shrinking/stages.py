@@ -15,93 +15,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.layer.distributed import is_first_rank
 from tnmars.models.data import example_batch
-from tnmars.models.rates import annealed
-from tnmars.shrinking.curve import Curve, Point
+from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.folder import held, restore_, stored, write_model, write_start
 from tnmars.shrinking.model import Shrunk
-from tnmars.shrinking.optimizer import optimizer_for
 from tnmars.shrinking.resume import Record, State, fingerprint, measured_ms, resumed, write
 from tnmars.shrinking.rule import Goals, ShrinkWarning, curve_for, lost_words
 from tnmars.shrinking.saliency import Saliency, from_norms, name_of
-from tnmars.shrinking.scores import NotFiniteError, Score, check_samples, score_of, unknown_error
+from tnmars.shrinking.scores import NotFiniteError, Score, agreed, check_samples, score_of, unknown_error
 from tnmars.shrinking.settings import Staircase, check_settings
+from tnmars.shrinking.stage import Stage
 
 LOWER = 4
 """What all rates are divided by when the first stage ends below the model given."""
 LEAST = LOWER**-3
 """The smallest share of the rates: the first stage is repeated at most three times."""
-
-
-class Stage:
-    """One stage of a path: a number of steps with a new optimizer, then a score.
-
-    `tnmars.Stages` yields it. Train the model for `steps` steps, and report its score.
-
-    Attributes:
-        number: The number of the stage, from 0. Where the score of the model given is known, that model is point 0, and
-            stages are counted from 1.
-        steps: The number of steps to train.
-        optimizer: A new AdamW for all parameters of the model that require a gradient. Each tensor has its own rate.
-
-    Example:
-        >>> import tnmars
-        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> path = tnmars.Stages(tnmars.compile(graph), budget="2x")
-        >>> stage = next(iter(path))
-        >>> stage.number, stage.steps, stage.factor(25), stage.factor(400)
-        (0, 400, 0.52, 0.0)
-    """
-
-    def __init__(self, path: Stages, number: int, steps: int):
-        self.number, self.steps, self.done = number, steps, 0
-        self._path = path
-        cores, others = path._shrunk.cores_and_others()
-        self.optimizer = optimizer_for(path.model, path.settings, cores, others, path._share, path._samples)
-        self.is_reported = False
-
-    def factor(self, step: int) -> float:
-        """The factor of all learning rates at a step, from 0; for `torch.optim.lr_scheduler.LambdaLR`, say."""
-        return annealed(min(step + 1, self.steps), self.steps, self._path.settings.ramp)
-
-    def step(self) -> None:
-        """One step of the optimizer at the rate of the schedule; then gradients are cleared."""
-        factor = self.factor(self.done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.done += 1
-
-    @property
-    def trained(self) -> int:
-        """The number of steps that were trained, by `step` or by the optimizer itself."""
-        own = [int(state["step"]) for state in self.optimizer.state.values() if "step" in state]
-        return max([self.done, *own])
-
-    def report(self, score: Any, samples: int | None = None, *, position: Mapping[str, int] | None = None) -> None:
-        """Ends the stage with the score of the model on validation data.
-
-        Args:
-            score: A number, larger is better; a pair of a score and the number of samples; or a tensor with the score
-                of each sample.
-            samples: The number of samples behind the score, from which its standard error follows.
-            position: Plain data of your own, such as the place in the training data. It is in the checkpoint, and after
-                a resume in `Stages.position`.
-
-        Raises:
-            TnmarsError: If the score is not a number, if the first one is not finite or has no standard error though
-                one is needed, or if the stage has a score already. A later score that is not finite ends the path.
-        """
-        self._path._check_open(self)
-        try:
-            found = score_of(score, check_samples(samples), verb="the score is")
-        except NotFiniteError as error:
-            self._path._fail(self, error, position)
-            return
-        self._path._report(self, found, position)
 
 
 class Stages:
@@ -189,6 +119,8 @@ class Stages:
         self._before: dict[str, Tensor] | None = None
         self._steps, self._clock, self._share = 0, time.perf_counter(), 1.0
         self._is_finished, self._is_cut, self._ended = False, True, ""
+        self._model_at: int | None = None
+        """The place of the point whose model the model is; None while it is trained."""
         self._untaken: tuple[int, ...] | None = None
         """The places of the points that are still to be trained once more; None before the end of the path."""
         self._stage: Stage | None = None
@@ -206,8 +138,17 @@ class Stages:
             found = resumed(checkpoint, self._record, self._template)
             if found is not None:
                 self._continue(*found, checkpoint)
-        if start is not None and not self._points:
-            self._begin(score_of(start))
+        if start is not None:
+            self._check_start(agreed(lambda: score_of(start)))
+
+    def _check_start(self, score: Score) -> None:
+        """Begins with the score of the model given; a path that continues must have begun with the same."""
+        if not self._points:
+            self._begin(score)
+        elif self._start is None or not is_same(score.value, self._start):
+            known = "none" if self._start is None else f"{self._start.score:.5g}"
+            text = f"{self._checkpoint}: is another path: the score of its start is {known}, but now {score.value:.5g}."
+            raise CheckpointError(Problem(text, "Give the same start, or another folder."))
 
     def _begin(self, score: Score, position: Mapping[str, int] | None = None) -> None:
         """Makes the model as it is given the first point of the curve."""
@@ -224,6 +165,7 @@ class Stages:
         self._points, self._is_finished = list(curve.points), curve.is_finished
         self._clock = time.perf_counter() - curve.points[-1].seconds
         self._shrunk.load_(checkpoint, curve.points[-1].stage)
+        self._model_at = len(self._points) - 1
         self._start = None if curve.start is None else self._points[0]
         self._untaken = None if state.untaken is None else tuple(state.untaken)
         if self._is_finished:
@@ -256,6 +198,10 @@ class Stages:
     @property
     def steps_left(self) -> int | None:
         """About how many steps are left to the smallest budget; None without a budget."""
+        if self._is_finished:
+            return 0 if self._goals.budgets else None
+        if self._untaken is not None:
+            return sum(self._shrunk.last_steps(self.settings, self._points[at].parameters) for at in self._untaken)
         return self._shrunk.steps_left(self.settings, is_first=self._is_first)
 
     @property
@@ -282,14 +228,16 @@ class Stages:
                 self._shrunk.cut_()
             self._is_cut = True
         number = self._points[-1].stage + 1 if self._points else 0
+        self._model_at = None
         return Stage(
             self, number, self._shrunk.steps(self.settings, is_first=self._is_first, is_last=bool(self._untaken))
         )
 
     def _restore_(self, at: int) -> None:
-        """Makes the model that of a point, unless it is that already: the last one."""
-        if at < len(self._points) - 1:
+        """Makes the model that of a point, unless it is that already."""
+        if at != self._model_at:
             restore_(self.model, self._points[at].make.on_path())
+            self._model_at = at
 
     def _taken(self) -> tuple[int, ...]:
         """The places of the points that are trained once more at the end, that of the smallest last."""
@@ -320,8 +268,8 @@ class Stages:
         if not self._is_first:
             self._ended = error.problems[0].text
             self._end_()
-        elif self._start is not None and stage.done and self._share > LEAST:
-            self._steps += stage.done
+        elif self._start is not None and stage.trained and self._share > LEAST:
+            self._steps += stage.trained
             self._repeat(position)
         else:
             raise error
@@ -340,7 +288,7 @@ class Stages:
                 self._repeat(position)
                 return
         self._points.append(self._point(stage.number, score))
-        self._before, self._is_cut = None, False
+        self._model_at, self._before, self._is_cut = len(self._points) - 1, None, False
         if self._untaken:
             self._untaken = self._untaken[1:]
         elif self._goals.is_reached(self._points, self._shrunk.dense) or self._shrunk.is_smallest():
