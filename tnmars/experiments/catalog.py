@@ -15,6 +15,15 @@ Runner = Callable[[str, Sequence[int], Path, RunOptions], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
+class Runs:
+    """How many seeds of a variant `tnmars reproduce --all` runs, and an estimate of the time."""
+
+    seeds: int
+    minutes: float
+    """CPU minutes of one run; where all seeds are trained as one, of all of them. Records replace the estimate."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment: its variants, how a variant is run, and the paper's figures."""
 
@@ -31,11 +40,24 @@ class Experiment:
     """Variants that differ only in pi, by their pi."""
     more: tuple[str, ...] = ()
     """Variants that run only on request."""
+    runs: Mapping[str, Runs] = field(default_factory=dict)
+    """What `tnmars reproduce --all` runs."""
 
 
 EXPERIMENTS = {
-    "toy": Experiment(toy.VARIANTS, toy.run, toy.PAPER, together=True),
-    "tucker": Experiment(tucker.VARIANTS, tucker.run, tucker.PAPER),
+    "toy": Experiment(
+        toy.VARIANTS,
+        toy.run,
+        toy.PAPER,
+        together=True,
+        runs=dict.fromkeys(toy.VARIANTS, Runs(10, 1.5)),
+    ),
+    "tucker": Experiment(
+        tucker.VARIANTS,
+        tucker.run,
+        tucker.PAPER,
+        runs=dict.fromkeys(tucker.VARIANTS, Runs(10, 0.4)),
+    ),
     "mnist-2fc": Experiment(
         mnist.VARIANTS,
         mnist.run,
@@ -44,5 +66,11 @@ EXPERIMENTS = {
         ensembled=("soft", "hard"),
         over_pi={float(pi): "soft" if pi == "1e-1" else f"pi-{pi}" for pi in mnist.PIS},
         more=mnist.ABLATION,
+        runs={
+            **dict.fromkeys(("soft", "hard"), Runs(10, 20.0)),
+            "tt-20": Runs(3, 60.0),
+            "dense": Runs(3, 10.0),
+            **dict.fromkeys(mnist.ABLATION, Runs(3, 20.0)),
+        },
     ),
 }

@@ -14,10 +14,10 @@ Record = dict[str, Any]
 
 
 def records(name: str, folder: Path) -> list[Record]:
-    """The records of an experiment in a folder and its subfolders, by variant and seed."""
-    every = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("record-*.json")]
-    own = [record for record in every if record["experiment"] == name]
-    return sorted(own, key=lambda record: (record["variant"], record["seed"]))
+    """The records of an experiment in a folder and its subfolders, by variant and seed; copies count once."""
+    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("record-*.json"))]
+    own = {(one["variant"], one["seed"], one.get("epochs")): one for one in every if one["experiment"] == name}
+    return sorted(own.values(), key=lambda record: (record["variant"], record["seed"]))
 
 
 def summary(listed: Sequence[Record]) -> dict[str, dict[str, Any]]:
