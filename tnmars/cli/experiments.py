@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from tnmars.experiments.jobs import Job
 
 ROOT = Path("build") / "reproduce"
-NAMES = ("toy", "tucker", "mnist-2fc")
+NAMES = (
+    "toy",
+    "tucker",
+    "mnist-2fc",
+    "lenet5",
+    "sst",
+    "imdb",
+    "resnet110",
+    "completion",
+    "regression",
+    "greedy",
+    "tt-rnn",
+)
 
 
 @click.command(epilog="Example: tnmars reproduce toy --seeds 0-2 --jobs 1")

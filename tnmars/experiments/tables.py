@@ -20,8 +20,20 @@ def records(name: str, folder: Path) -> list[Record]:
     return sorted(own.values(), key=lambda record: (record["variant"], record["seed"]))
 
 
-def summary(listed: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """For each variant, the figures over its seeds."""
+def expanded(listed: Sequence[Record]) -> list[Record]:
+    """The records, with one for each point of a path: its variant has the budget behind it."""
+    result = []
+    for record in listed:
+        for point in record["result"].get("points", [None]):
+            own = record if point is None else {**record, "result": point}
+            budget = "" if point is None else str(point.get("budget", ""))
+            result.append({**own, "variant": f"{record['variant']} {budget}".strip()})
+    return result
+
+
+def summary(given: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """For each variant, the figures over its seeds; each budget of a path counts as a variant."""
+    listed = expanded(given)
     result: dict[str, dict[str, Any]] = {}
     for variant in dict.fromkeys(record["variant"] for record in listed):
         own = [record for record in listed if record["variant"] == variant]
