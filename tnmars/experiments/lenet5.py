@@ -187,7 +187,7 @@ class _Seeded:
 def speed(small: nn.Module, images: Tensor) -> float:
     """How many times faster the frozen network classifies the images than a dense one, in turns, by CPU time."""
     frozen = freeze(small, "fast", example=images[:CALL], tune=True)
-    parts = images.split(CALL)
+    parts = torch.split(images, CALL)
 
     def action(model: nn.Module) -> Action:
         return inference(lambda *given: torch.cat([model(part) for part in given]), parts)

@@ -90,7 +90,7 @@ def pictures(data: cifar.Cifar, size: int, *, is_shifted: bool = False) -> Learn
 @torch.no_grad()
 def right(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """The share of right answers."""
-    answers = torch.cat([model(part) for part in x.split(1000)])
+    answers = torch.cat([model(part) for part in torch.split(x, 1000)])
     return answers.argmax(-1).eq(y).double().mean().item()
 
 
@@ -109,7 +109,7 @@ def right_texts(model: nn.Module, rows: Sequence[Sequence[int]], labels: Tensor)
 @torch.no_grad()
 def right_images(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """The share of right answers on images of bytes."""
-    answers = torch.cat([model(cifar.normalized(part)) for part in x.split(500)])
+    answers = torch.cat([model(cifar.normalized(part)) for part in torch.split(x, 500)])
     return answers.argmax(-1).eq(y).double().mean().item()
 
 

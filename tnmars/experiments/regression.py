@@ -102,7 +102,7 @@ def _judged(data: Samples, model: nn.Module, rank: int) -> dict[str, Any]:
 def _ridge(data: Samples) -> Tensor:
     """The coefficients with the penalty that is best on validation data."""
     gram, right = data.x.T @ data.x, data.x.T @ data.y
-    every = [torch.linalg.solve(gram + penalty * torch.eye(len(gram)), right) for penalty in PENALTIES]
+    every: list[Tensor] = [torch.linalg.solve(gram + penalty * torch.eye(len(gram)), right) for penalty in PENALTIES]
     return min(every, key=lambda each: float((data.held_x @ each - data.held_y).square().mean()))
 
 

@@ -145,20 +145,25 @@ def replace_(
 ) -> ResNet:
     """Makes all equal convolutions TT convolutions, in place. Unless they are to be fresh, weights are decomposed.
 
-    With a selector the cores are the same, and there are gates on all bonds.
+    A decomposed weight has bonds of the rank, or of what is useful if that is less. With a selector the cores are the
+    same, and there are gates on all bonds.
     """
     for block, name, channels in list(equal_convolutions(model)):
-        graph = FORMS[form](channels, rank)
-        side, is_gated = SIDES[channels], selector is not None
-        made = compile(graph, selector=selector, open_only=is_gated, init="kaiming", batch=batch, image=side)
-        if not is_fresh:
-            _copy_(from_dense(getattr(block, name), graph, batch=batch, image=side), made)
-        setattr(block, name, made)
+        graph, side = FORMS[form](channels, rank), SIDES[channels]
+        found = None if is_fresh else from_dense(getattr(block, name), graph, batch=batch, image=side)
+        if found is None or selector is not None:
+            graph = graph if found is None else found.graph
+            made = compile(
+                graph, selector=selector, open_only=selector is not None, init="kaiming", batch=batch, image=side
+            )
+            if found is not None:
+                _copy_(found, made)
+            found = made
+        setattr(block, name, found)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @torch.no_grad()
 def _copy_(found: TNModule, made: TNModule) -> None:
-    assert found.graph.cores == made.graph.cores
     for core in found.graph.cores:
         made.cores.get(core).copy_(found.cores.get(core))

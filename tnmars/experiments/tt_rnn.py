@@ -44,7 +44,7 @@ class Rows(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """From rows of pixels to logits."""
-        _, last = self.gru(pixels.unflatten(1, (28, 28)))
+        _, last = self.gru(pixels.reshape(-1, 28, 28))
         found: Tensor = self.head(last[0])
         return found
 
