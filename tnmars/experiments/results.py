@@ -101,7 +101,24 @@ def drawn(results: Collected) -> dict[str, str]:
             for figure, unit in (("compression", ", times"), ("accuracy", ", %"))
         }
         result["pi"] = charts.points_file(panels, "pi", "compression and accuracy over pi")
+    series = against_size(results)
+    if len(series) > 1:
+        label = f"{results['experiment']}: accuracy against compression, each point a run"
+        result["size"] = charts.series_file(series, "compression, times", "accuracy, %", label)
     return result
+
+
+def against_size(results: Collected) -> dict[str, list[tuple[float, float]]]:
+    """For each variant, and for the paper, compression and accuracy of all runs."""
+    both = ("compression", "accuracy")
+    series = {
+        variant: list(zip(*(entry[figure]["all"] for figure in both), strict=True))
+        for variant, entry in results["summary"].items()
+        if all(figure in entry for figure in both)
+    }
+    paper = EXPERIMENTS[results["experiment"]].paper
+    published = [(entry["compression"], entry["accuracy"]) for entry in paper.values() if set(both) <= set(entry)]
+    return {**series, "the paper": published} if series and published else series
 
 
 def pi_ablation(results: Collected) -> dict[float, Mapping[str, Any]]:
