@@ -18,7 +18,7 @@ from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.jobs import record_name, seeds
 from tnmars.experiments.loop import CHECKPOINT, RunOptions, RunStoppedError
 from tnmars.experiments.progress import Progress
-from tnmars.files import write_text
+from tnmars.files import make_folder, write_text
 from tnmars.shrinking.folder import TABLE
 
 STOPPED = 75
@@ -73,6 +73,7 @@ def main(given: list[str] | None = None) -> int:
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
     options = RunOptions(asked.data, asked.epochs, asked.resume, asked.save_every, progress)
     try:
+        make_folder(asked.out)
         results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, options)
     except RunStoppedError:
         print("stopped; run again with --resume to continue from here", file=sys.stderr)
