@@ -23,7 +23,6 @@ KEYS = (
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
     x, y = torch.rand(160, 784), torch.arange(160) % 10
-    monkeypatch.setattr(tasks, "BATCH", 32)
     monkeypatch.setattr(tasks.Batches.__init__, "__kwdefaults__", {"size": 32})
     monkeypatch.setattr(tasks, "mnist", lambda: Mnist(x, y, x[:50], y[:50]))
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

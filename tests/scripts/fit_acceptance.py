@@ -32,7 +32,7 @@ from torch import Tensor
 
 import tnmars
 from tnmars import Graph, families
-from tnmars.decomposing.tensors import dense
+from tnmars.experiments.planted import planted as planted_tensor
 from tnmars.experiments.worker import commit
 
 SIDES, CUBE = (8, 8, 8, 8), (16, 16, 16)
@@ -141,14 +141,7 @@ CASES = {
 
 def planted(case: Case, noise: float, seed: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """The tensor without noise, the data, and which entries are seen."""
-    graph = case.planted(seed)
-    draw = torch.Generator().manual_seed(seed)
-    cores = {name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in graph.cores.items()}
-    clean = dense(graph, cores)
-    clean = clean / clean.std()
-    data = clean + noise * torch.randn(clean.shape, generator=draw, dtype=torch.float64)
-    seen = torch.rand(clean.shape, generator=draw) < case.share if case.share < 1.0 else None
-    return clean, data, seen
+    return planted_tensor(case.planted(seed), seed, noise, case.share)
 
 
 def run(name: str, noise: float, seed: int, selector: str) -> dict[str, Any]:

@@ -56,10 +56,13 @@ def normalized(images: Tensor) -> Tensor:
 
 
 class Flipped:
-    """Shuffled batches of normalized images, each mirrored at random, and their labels; again and again."""
+    """Shuffled batches of normalized images, each mirrored at random, and their labels; again and again.
 
-    def __init__(self, images: Tensor, labels: Tensor, size: int):
-        self.images, self.labels, self.size = images, labels, size
+    With `is_shifted`, each is also shifted at random, by at most 4 pixels.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, size: int, *, is_shifted: bool = False):
+        self.images, self.labels, self.size, self.is_shifted = images, labels, size, is_shifted
 
     def __len__(self) -> int:
         return len(self.images) // self.size
@@ -68,9 +71,27 @@ class Flipped:
         order = torch.randperm(len(self.images))
         for at in range(len(self)):
             rows = order[at * self.size : (at + 1) * self.size]
-            images = normalized(self.images[rows])
-            mirror = torch.rand(len(rows), 1, 1, 1) < 0.5
-            yield torch.where(mirror, images.flip(3), images), self.labels[rows]
+            images = shifted(self.images[rows]) if self.is_shifted else self.images[rows]
+            yield mirrored(normalized(images)), self.labels[rows]
+
+
+def mirrored(images: Tensor) -> Tensor:
+    """Half of the images, chosen at random, are mirrored."""
+    is_mirrored = torch.rand(len(images), 1, 1, 1) < 0.5
+    return torch.where(is_mirrored, images.flip(3), images)
+
+
+SHIFT = 4
+
+
+def shifted(images: Tensor) -> Tensor:
+    """Images of bytes, each shifted at random by at most 4 pixels; black comes in."""
+    side = images.shape[-1]
+    wide = nn.functional.pad(images, (SHIFT,) * 4)
+    across, down = torch.randint(2 * SHIFT + 1, (2, len(images), 1))
+    columns, rows = across + torch.arange(side), down + torch.arange(side)
+    at = torch.arange(len(images))[:, None, None]
+    return wide[at, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def network(factor: float | None = None, batch: int = 64) -> nn.Sequential:

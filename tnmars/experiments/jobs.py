@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,20 @@ def planned(
     return [Job(name, variant, (seed,), folder / f"{variant}-{seed}", epochs) for variant, seed in pairs]
 
 
-def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] = ()) -> list[Job]:
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    side_by_side: int = 1,
+    more: Sequence[str] = (),
+    left: Callable[[Sequence[Job]], object] = lambda jobs: None,
+) -> list[Job]:
     """Runs the jobs that are not done yet, and returns those that failed.
 
-    On Ctrl-C and `kill` each run writes a checkpoint and stops.
+    `left` is called with the jobs that are not finished, at the start and whenever one ends. On Ctrl-C and `kill` each
+    run writes a checkpoint and stops.
     """
     waiting = [job for job in jobs if not job.is_done]
+    left(waiting)
     running: dict[subprocess.Popen[str], Job] = {}
     failed: list[Job] = []
     board = Board(sys.stderr)
@@ -107,7 +115,10 @@ def run_all(jobs: Sequence[Job], *, side_by_side: int = 1, more: Sequence[str] =
                     job = waiting.pop(0)
                     running[_start(job, more, board)] = job
                 time.sleep(0.2)
+                before = len(running)
                 failed += _finished(running)
+                if len(running) < before:
+                    left([*running.values(), *waiting])
         finally:
             for process in running:
                 process.send_signal(signal.SIGTERM)

@@ -1,7 +1,8 @@
 """The one training loop: data in memory, Adam, learning-rate and mask schedules, checkpoints, records.
 
 A task (model, loss, judgment) and settings go in; a record of each epoch comes out. A run that was killed resumes from
-its last checkpoint, bit for bit. The order of the samples depends only on seed and epoch.
+its last checkpoint, bit for bit. The order of the samples depends only on seed and epoch. A run of several trainings,
+one after the other, gives each a folder of its own: a finished one is then read from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import log
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,19 @@ from typing import Any
 import torch
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.experiments.annealing import optimizer, set_rates_
 from tnmars.experiments.progress import Progress
 from tnmars.experiments.signals import handled
 from tnmars.experiments.task import Task
 from tnmars.files import make_folder, previous, write_text
 from tnmars.select import Selector
+from tnmars.shrinking.settings import Staircase
 from tnmars.store.checkpoint import load_checkpoint, save_checkpoint
+from tnmars.store.model import load_into, save
 
-CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best.safetensors"
+STAIRCASE = Staircase()
+"""The constants of annealed runs."""
 
 
 class RunStoppedError(Exception):
@@ -53,6 +59,11 @@ class Settings:
     """The number of epochs between judgments; a model is judged only when a record is made."""
     descends: bool = False
     """Whether plain gradient descent is used instead of Adam."""
+    anneals: bool = False
+    """Whether rates are relative to the size of each tensor and annealed over the run, as in a stage of
+    `tnmars.Stages`. Then `lr` and `lr_decay` are not used."""
+    keep_best: str = ""
+    """A figure of the judgment: the run ends with the model for which it was largest, not with the last one."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +108,7 @@ class Run:
         """Trains to the end, and returns the record of each epoch."""
         settings, model = self.settings, self.task.model
         steps = -(-self.task.size // settings.batch)
-        groups = self.task.groups(settings.lr)
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
-        if settings.descends:
-            self.optimizer = torch.optim.SGD(groups)
+        self.optimizer = self._optimizer()
         self.schedule = self.task.schedule(
             decay_steps=_decay_epochs(self.task.selector, settings.temperature_decay) * steps,
             warmup_steps=settings.warmup_epochs * steps,
@@ -114,7 +122,6 @@ class Run:
             progress.begin(first)
         with handled((signal.SIGINT, signal.SIGTERM), self._ask_to_stop):
             for epoch in range(first, settings.epochs):
-                self._set_rate(epoch)
                 total = self._epoch(epoch, steps, done, total)
                 mean, done, total = total / steps / self.task.members, 0, 0.0
                 if epoch + 1 == settings.epochs or (epoch + 1) % settings.record_every == 0:
@@ -125,8 +132,17 @@ class Run:
                 if time.monotonic() - saved > self.save_every or epoch + 1 == settings.epochs:
                     self._save(epoch + 1)
                     saved = time.monotonic()
-        model.eval()
+        if settings.keep_best:
+            assert self.folder is not None
+            self.task.model = load_into(model, self.folder / BEST)
+        self.task.model.eval()
         return self.history
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.settings.anneals:
+            return optimizer(self.task.model, STAIRCASE, self.task.size)
+        groups = self.task.groups(self.settings.lr)
+        return torch.optim.SGD(groups) if self.settings.descends else torch.optim.Adam(groups, fused=True)
 
     def _epoch(self, epoch: int, steps: int, done: int, before: float) -> float:
         """One pass over the data, starting at step `done`. Returns the sum of the losses, `before` included."""
@@ -136,6 +152,7 @@ class Run:
         factor = self.settings.prior_weight / self.task.size
         total = torch.tensor(before)
         for step in range(done, steps):
+            self._set_rate(epoch, step, steps)
             rows = order[step * self.settings.batch : (step + 1) * self.settings.batch]
             loss, prior = self.task.loss(rows)
             torch.autograd.backward(loss + factor * prior)
@@ -148,7 +165,10 @@ class Run:
                 raise RunStoppedError
         return total.item()
 
-    def _set_rate(self, epoch: int) -> None:
+    def _set_rate(self, epoch: int, step: int, steps: int) -> None:
+        if self.settings.anneals:
+            set_rates_(self.optimizer, epoch * steps + step, self.settings.epochs * steps, STAIRCASE)
+            return
         for group in self.optimizer.param_groups:
             base = group.setdefault("initial_lr", group["lr"])
             group["lr"] = base * self.settings.lr_decay**epoch
@@ -161,7 +181,16 @@ class Run:
         if last or (epoch + 1) % self.settings.judge_every == 0:
             with torch.no_grad():
                 record |= self.task.judge()
+            self._keep(record)
         return record
+
+    def _keep(self, record: Mapping[str, Any]) -> None:
+        """Writes the model if it is the best so far. After a resume the same models are written again."""
+        key = self.settings.keep_best
+        if key and self.folder is not None:
+            before = [one[key] for one in self.history if key in one]
+            if not before or record[key] > max(before):
+                save(self.task.model, self.folder / BEST)
 
     def _log(self) -> None:
         if self.folder is not None:
@@ -184,7 +213,7 @@ class Run:
         """The start. Files of an earlier run are removed, so that nobody resumes from them by mistake."""
         if self.folder is not None:
             path = self.folder / CHECKPOINT
-            for old in (path, previous(path), self.folder / LOG):
+            for old in (path, previous(path), self.folder / LOG, self.folder / BEST):
                 old.unlink(missing_ok=True)
         return 0, 0, 0.0
 
@@ -201,6 +230,8 @@ class Run:
 
     def _check_identity(self, path: Path, theirs: Mapping[str, Any]) -> None:
         ours = self._identity()
+        defaults = {each.name: each.default for each in fields(Settings) if each.name in ("anneals", "keep_best")}
+        theirs = {**defaults, **theirs}  # a checkpoint may be older than these settings
         different = [key for key in ours if theirs.get(key) != ours[key]]
         if different:
             listed = "; ".join(f"{key} is {theirs.get(key)}, but must be {ours[key]}" for key in different)

@@ -15,6 +15,8 @@ from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.idx import Mnist, mnist
 from tnmars.experiments.loop import RunOptions, Settings, trained
+from tnmars.experiments.paths import points, ratios, shrunk
+from tnmars.experiments.problems import held_out, vectors
 from tnmars.experiments.task import Task, live_ranks
 from tnmars.graph import Graph, counts
 from tnmars.layer.module import layers
@@ -23,6 +25,7 @@ from tnmars.select import Mars, Selector
 from tnmars.store.model import load_into, save
 
 RANK = 20
+BATCH = 128
 PIS = ("1e-4", "1e-3", "1e-2", "1e-1", "3e-1")
 """The prior probabilities of the ablation. Everything else is as in `soft`, which has 1e-1."""
 SELECTORS: dict[str, Selector | None] = {
@@ -31,7 +34,9 @@ SELECTORS: dict[str, Selector | None] = {
     "tt-20": None,
     **{f"pi-{pi}": Mars(pi=float(pi), alpha=-1.5) for pi in PIS if pi != "1e-1"},
 }
-VARIANTS = ("soft", "hard", "tt-20", "dense")
+PATHS: dict[str, tuple[str, ...]] = {"shrink": (), "shrink-to": ("141x", "205x")}
+"""The budgets of calls of `tnmars.shrink`."""
+VARIANTS = ("soft", "hard", "tt-20", "dense", *PATHS)
 ABLATION = tuple(variant for variant in SELECTORS if variant.startswith("pi-"))
 """Variants that run only on request."""
 PAPER: dict[str, dict[str, Any]] = {
@@ -53,8 +58,14 @@ def network(variant: str) -> nn.Sequential:
     """The network of a variant."""
     if variant == "dense":
         return nn.Sequential(nn.Linear(784, 625), nn.ReLU(), nn.Linear(625, 10))
-    chosen = SELECTORS[variant]
-    first, second = (compile(graph, selector=chosen, open_only=chosen is not None, batch=128) for graph in graphs())
+    return trains(selector=SELECTORS[variant])
+
+
+def trains(rank: int = RANK, selector: Selector | None = None) -> nn.Sequential:
+    """The network with two tensor trains."""
+    first, second = (
+        compile(graph, selector=selector, open_only=selector is not None, batch=BATCH) for graph in graphs(rank)
+    )
     for layer in (first, second):
         nn.init.normal_(layer.bias, std=1e-3)  # as in the reference
     return nn.Sequential(first, nn.ReLU(), second)
@@ -97,6 +108,8 @@ def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -
 
 
 def _run(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
+    if variant in PATHS:
+        return _path(variant, seed, folder, options)
     torch.manual_seed(seed)
     settings = Settings(epochs=options.epochs or 300, judge_every=5, seed=seed)
     images = mnist(options.data)
@@ -115,6 +128,17 @@ def _run(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str
         "epochs": settings.epochs,
         "history": history,
     }
+
+
+def _path(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
+    torch.manual_seed(1000 + seed)
+    images, budgets = mnist(options.data), ratios(PATHS[variant])
+    data = images.train_x, images.train_y, images.test_x, images.test_y
+    learnable = vectors(*data, held_out(len(images.train_y)), BATCH)
+    goals = {"budget": list(budgets.values())} if budgets else {}
+    curve = shrunk(trains(), learnable, seed, folder, options, **goals)
+    judge = lambda small: {"accuracy": learnable.test(small), "compression": compression(small)}  # noqa: E731
+    return {"points": points(curve, budgets, judge)}
 
 
 def probabilities(model: nn.Module) -> dict[str, list[float]]:

@@ -3,55 +3,67 @@ of words."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from tnmars import families
 from tnmars.compiler import compile
-from tnmars.experiments.texts import PADDING
+from tnmars.experiments.texts import IMDB_VOCABULARY, PADDING, SST_VOCABULARY
 from tnmars.graph import Graph
 
 WIDTH = 256
 RANK = 16
-SST_VOCABULARY, SST_ROWS, SST_COLUMNS = 17_200, (10, 12, 10, 15), (4, 4, 4, 4)
-IMDB_VOCABULARY, IMDB_ROWS, IMDB_COLUMNS = 25_000, (5, 5, 5, 6, 5, 8), (2, 2, 2, 4, 2, 4)
-"""The paper's shapes; the rows of the trains are padded to their product."""
+SST_SHAPES = {
+    3: ((24, 25, 30), (4, 8, 8)),
+    4: ((10, 12, 10, 15), (4, 4, 4, 4)),
+    6: ((4, 5, 5, 6, 5, 6), (2, 2, 2, 4, 2, 4)),
+}
+IMDB_SHAPES = {6: ((5, 5, 5, 6, 5, 8), (2, 2, 2, 4, 2, 4))}
+"""The paper's shapes of rows and columns, by the number of cores; the rows are padded to their product."""
 
 
-def sst_table(rank: int = RANK) -> Graph:
-    """The paper's train for SST-5.
+def sst_table(rank: int | Sequence[int] = RANK, cores: int = 4) -> Graph:
+    """The paper's trains for SST-5.
 
     >>> from tnmars.graph import counts
-    >>> round(counts.count(sst_table()).compression, 2)
-    182.49
+    >>> [round(counts.count(sst_table(cores=cores)).compression, 2) for cores in (3, 4, 6)]
+    [77.83, 182.49, 307.14]
     """
-    options = {"padding_idx": PADDING}
-    return families.tt(
-        "embedding", lookup=SST_ROWS, outputs=SST_COLUMNS, vocab=SST_VOCABULARY, options=options, rank=rank
-    )
+    return _table(SST_VOCABULARY, SST_SHAPES[cores], rank, {})
 
 
-def imdb_table(rank: int = RANK) -> Graph:
-    """The paper's train for IMDB, as a bag that takes the mean of its rows.
+def imdb_table(rank: int | Sequence[int] = RANK, cores: int = 6, mode: str | None = "mean") -> Graph:
+    """The paper's train for IMDB, by default as a bag that takes the mean of its rows.
 
     >>> from tnmars.graph import counts
     >>> round(counts.count(imdb_table()).compression, 2)
     441.5
     """
-    options: dict[str, object] = {"padding_idx": PADDING, "mode": "mean"}
-    return families.tt(
-        "embedding", lookup=IMDB_ROWS, outputs=IMDB_COLUMNS, vocab=IMDB_VOCABULARY, options=options, rank=rank
-    )
+    return _table(IMDB_VOCABULARY, IMDB_SHAPES[cores], rank, {} if mode is None else {"mode": mode})
+
+
+def _table(
+    vocabulary: int, shape: tuple[Sequence[int], Sequence[int]], rank: int | Sequence[int], more: Mapping[str, object]
+) -> Graph:
+    ranks = [rank] * (len(shape[0]) - 1) if isinstance(rank, int) else list(rank)
+    options: dict[str, object] = {"padding_idx": PADDING, **more}
+    return families.tt("embedding", lookup=shape[0], outputs=shape[1], vocab=vocabulary, options=options, ranks=ranks)
 
 
 class Sentences(nn.Module):
-    """A bidirectional LSTM over word vectors; its last states, after dropout, are classified."""
+    """A bidirectional LSTM over word vectors; its last states, after dropout, are classified.
 
-    def __init__(self, embedding: nn.Module, classes: int = 5, hidden: int = 64, dropout: float = 0.5):
+    With several layers there is dropout between them too.
+    """
+
+    def __init__(self, embedding: nn.Module, classes: int = 5, hidden: int = 64, dropout: float = 0.5, depth: int = 1):
         super().__init__()
         self.embedding = embedding
-        self.lstm = nn.LSTM(WIDTH, hidden, batch_first=True, bidirectional=True)
+        between = dropout if depth > 1 else 0.0
+        self.lstm = nn.LSTM(WIDTH, hidden, depth, batch_first=True, bidirectional=True, dropout=between)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(2 * hidden, classes)
 
@@ -60,7 +72,7 @@ class Sentences(nn.Module):
         lengths = ids.ne(PADDING).sum(1)
         packed = pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
-        logits: Tensor = self.head(self.dropout(torch.cat((last[0], last[1]), 1)))
+        logits: Tensor = self.head(self.dropout(torch.cat((last[-2], last[-1]), 1)))
         return logits
 
 

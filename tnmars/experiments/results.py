@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tnmars.errors import TnmarsError
-from tnmars.experiments import idx, mnist
-from tnmars.experiments.catalog import EXPERIMENTS
-from tnmars.experiments.tables import markdown, records, summary
+from tnmars.experiments import idx
+from tnmars.experiments.catalog import EXPERIMENTS, Experiment
+from tnmars.experiments.tables import expanded, markdown, records, summary
 from tnmars.experiments.targets import HEAD, judged
 from tnmars.files import make_folder, write_text
 from tnmars.reporting import charts
@@ -34,7 +34,7 @@ def collected(name: str, folder: Path, *, data: str | None = None, epochs: int |
         "summary": summary(listed),
         "records": [{**record, "result": _short(record["result"])} for record in listed],
     }
-    for variant, (count, accuracy) in _ensembles(EXPERIMENTS[name].ensembled, folder, data).items():
+    for variant, (count, accuracy) in _ensembles(EXPERIMENTS[name], folder, data).items():
         value["summary"][variant]["ensemble"] = {"mean": accuracy, "deviation": 0.0, "median": accuracy, "of": count}
     return value
 
@@ -43,14 +43,14 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key != "history"}
 
 
-def _ensembles(variants: Sequence[str], folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
+def _ensembles(experiment: Experiment, folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
     """For each variant, the number of pruned networks and their accuracy as an ensemble; empty without the data."""
     accuracies = {}
-    for variant in variants:
+    for variant in experiment.ensembled:
         members = sorted(path.parent for path in folder.glob(f"{variant}-*/small.safetensors"))
         members = [member for member in members if list(member.glob("record-*.json"))]
-        if len(members) > 1 and idx.is_there(data):
-            accuracies[variant] = len(members), mnist.ensemble(members, variant, data)
+        if len(members) > 1 and experiment.ensemble is not None and idx.is_there(data):
+            accuracies[variant] = len(members), experiment.ensemble(members, variant, data)
     return accuracies
 
 
@@ -77,7 +77,7 @@ def _collapses(results: Collected) -> str:
     """How many runs of each variant ended with an empty bond, or with no bond of at least two slices."""
     counts = []
     for variant, entry in results["summary"].items():
-        own = [record["result"]["ranks"] for record in results["records"] if record["variant"] == variant]
+        own = [record["result"]["ranks"] for record in expanded(results["records"]) if record["variant"] == variant]
         counts.append(
             f"`{variant}` {sum(max(ranks) <= 1 or min(ranks) == 0 for ranks in own)} of {len(entry['seeds'])}"
         )
@@ -89,9 +89,9 @@ def drawn(results: Collected) -> dict[str, str]:
     result = {}
     more = EXPERIMENTS[results["experiment"]].more
     for record in (record for record in results["records"] if record["variant"] not in more):
-        if record["seed"] == results["summary"][record["variant"]]["seeds"][0] and record["result"].get(
-            "probabilities"
-        ):
+        if not record["result"].get("probabilities"):
+            continue
+        if record["seed"] == results["summary"][record["variant"]]["seeds"][0]:
             label = f"{results['experiment']} {record['variant']}, seed {record['seed']}: probabilities of the gates"
             result[f"gates-{record['variant']}"] = charts.gates_file(record["result"]["probabilities"], label)
     ablation = pi_ablation(results)
@@ -101,7 +101,24 @@ def drawn(results: Collected) -> dict[str, str]:
             for figure, unit in (("compression", ", times"), ("accuracy", ", %"))
         }
         result["pi"] = charts.points_file(panels, "pi", "compression and accuracy over pi")
+    series = against_size(results)
+    if len(series) > 1:
+        label = f"{results['experiment']}: accuracy against compression, each point a run"
+        result["size"] = charts.series_file(series, "compression, times", "accuracy, %", label)
     return result
+
+
+def against_size(results: Collected) -> dict[str, list[tuple[float, float]]]:
+    """For each variant, and for the paper, compression and accuracy of all runs."""
+    both = ("compression", "accuracy")
+    series = {
+        variant: list(zip(*(entry[figure]["all"] for figure in both), strict=True))
+        for variant, entry in results["summary"].items()
+        if all(figure in entry for figure in both)
+    }
+    paper = EXPERIMENTS[results["experiment"]].paper
+    published = [(entry["compression"], entry["accuracy"]) for entry in paper.values() if set(both) <= set(entry)]
+    return {**series, "the paper": published} if series and published else series
 
 
 def pi_ablation(results: Collected) -> dict[float, Mapping[str, Any]]:

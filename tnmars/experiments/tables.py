@@ -14,14 +14,26 @@ Record = dict[str, Any]
 
 
 def records(name: str, folder: Path) -> list[Record]:
-    """The records of an experiment in a folder and its subfolders, by variant and seed."""
-    every = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("record-*.json")]
-    own = [record for record in every if record["experiment"] == name]
-    return sorted(own, key=lambda record: (record["variant"], record["seed"]))
+    """The records of an experiment in a folder and its subfolders, by variant and seed; copies count once."""
+    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("record-*.json"))]
+    own = {(one["variant"], one["seed"], one.get("epochs")): one for one in every if one["experiment"] == name}
+    return sorted(own.values(), key=lambda record: (record["variant"], record["seed"]))
 
 
-def summary(listed: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """For each variant, the figures over its seeds."""
+def expanded(listed: Sequence[Record]) -> list[Record]:
+    """The records, with one for each point of a path: its variant has the budget behind it."""
+    result = []
+    for record in listed:
+        for point in record["result"].get("points", [None]):
+            own = record if point is None else {**record, "result": point}
+            budget = "" if point is None else str(point.get("budget", ""))
+            result.append({**own, "variant": f"{record['variant']} {budget}".strip()})
+    return result
+
+
+def summary(given: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """For each variant, the figures over its seeds; each budget of a path counts as a variant."""
+    listed = expanded(given)
     result: dict[str, dict[str, Any]] = {}
     for variant in dict.fromkeys(record["variant"] for record in listed):
         own = [record for record in listed if record["variant"] == variant]

@@ -6,13 +6,17 @@ import lzma
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tnmars.errors import TnmarsError
+from tnmars.experiments.idx import folder
 
+SST_VOCABULARY, IMDB_VOCABULARY = 17_200, 25_000
+"""The paper's."""
 PADDING, UNKNOWN = 0, 1
 """The ids of padding and of words that are not in the vocabulary."""
 WORD = re.compile(r"[a-z0-9']+|[!?]")
@@ -93,3 +97,34 @@ class TextBatches:
             for part in torch.randperm(len(near) // self.size).tolist():
                 taken = near[part * self.size : (part + 1) * self.size]
                 yield padded([self.rows[at] for at in taken]), self.labels[taken]
+
+
+Part = tuple[list[list[int]], Tensor]
+"""Token ids and labels."""
+
+
+@cache
+def sst(data: str | None = None) -> tuple[Part, Part, Part]:
+    """SST-5: the official parts for training, validation and test. Raises `TnmarsError`."""
+    parts = [read(folder(data) / "sst5" / f"{part}.tsv") for part in ("train", "dev", "test")]
+    tokens = [[split(text) for text in own] for own, _ in parts]
+    ids = vocabulary(tokens[0], SST_VOCABULARY)
+    train, held, test = ((encoded(own, ids, 256), labels) for own, (_, labels) in zip(tokens, parts, strict=True))
+    return train, held, test
+
+
+@cache
+def imdb(data: str | None = None, longest: int = 200) -> tuple[Part, Part, Part]:
+    """IMDB, reviews cut to their first words. A fifth of the official training part is for validation.
+
+    It is split off by a fixed permutation. Raises `TnmarsError`.
+    """
+    parts = [read(folder(data) / "imdb" / f"{part}.tsv.xz") for part in ("train", "test")]
+    tokens = [[words(text) for text in own] for own, _ in parts]
+    (known, labels), (tested, test_labels) = ((own, labels) for own, (_, labels) in zip(tokens, parts, strict=True))
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0)).tolist()
+    kept, held = order[len(order) // 5 :], order[: len(order) // 5]
+    ids = vocabulary((known[at] for at in kept), IMDB_VOCABULARY)
+    rows = encoded(known, ids, longest)
+    train, valid = (([rows[at] for at in part], labels[part]) for part in (kept, held))
+    return train, valid, (encoded(tested, ids, longest), test_labels)

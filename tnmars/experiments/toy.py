@@ -19,16 +19,20 @@ from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.crew import Crew, CrewSchedule
 from tnmars.experiments.loop import RunOptions, Settings, trained
+from tnmars.experiments.paths import shrunk
+from tnmars.experiments.problems import vectors
 from tnmars.experiments.task import Task, live_ranks
-from tnmars.layer.module import layers
+from tnmars.layer.module import TNModule, layers
 from tnmars.pruning.prune_model import prune
 from tnmars.select import Mars, Selector
 from tnmars.training.schedule import MaskSchedule
 
 COUNT, INSIDE, CLASSES, RANK, TESTED = 10_000, 128, 32, 32, 10_000
+HELD = 1000
+"""The number of training samples that `shrink` has for validation."""
 ALPHAS = {8: -4.0, 12: -3.5, 16: -3.0}
 """The paper's initial mean of the logits, chosen for each rank of the teacher: it gives part of the rank away."""
-VARIANTS = tuple(f"{way}-{rank}" for rank in ALPHAS for way in ("mars", "dense"))
+VARIANTS = tuple(f"{way}-{rank}" for rank in ALPHAS for way in ("mars", "dense", "shrink"))
 PAPER: dict[str, dict[str, Any]] = {
     "mars-8": {"rank": 8.4, "accuracy": 91.8},
     "mars-12": {"rank": 12.6, "accuracy": 89.5},
@@ -64,12 +68,17 @@ def student(variant: str) -> nn.Module:
     way, _, rank = variant.partition("-")
     if way == "dense":
         return nn.Linear(INSIDE, CLASSES)
-    graph = families.lowrank("linear", inputs=(INSIDE,), outputs=(CLASSES,), rank=RANK)
-    layer = compile(graph, selector=Mars(pi=1e-2, alpha=ALPHAS[int(rank)]), batch=128)
+    layer = factors(selector=Mars(pi=1e-2, alpha=ALPHAS[int(rank)]))
     for core in layer.cores.parameters():
         inside = INSIDE if INSIDE in core.shape else RANK
         nn.init.uniform_(core, -(inside**-0.5), inside**-0.5)
     return layer
+
+
+def factors(rank: int = RANK, selector: Selector | None = None) -> TNModule:
+    """A classifier of low rank."""
+    graph = families.lowrank("linear", inputs=(INSIDE,), outputs=(CLASSES,), rank=rank)
+    return compile(graph, selector=selector, batch=128)
 
 
 class Lessons(Task):
@@ -126,8 +135,12 @@ def accuracy(model: nn.Module, data: Taught) -> float:
 
 
 def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -> list[dict[str, Any]]:
-    """Trains a student for each seed, all together, and prunes each."""
+    """Trains a student for each seed, all together, and prunes each; or shrinks one after the other."""
     lessons = [taught(int(variant.rpartition("-")[2]), seed) for seed in seeds]
+    if variant.startswith("shrink"):
+        return [
+            _shrunk(lesson, seed, folder / f"seed-{seed}", options) for lesson, seed in zip(lessons, seeds, strict=True)
+        ]
     students = []
     for seed in seeds:
         torch.manual_seed(1000 + seed)
@@ -136,6 +149,14 @@ def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -
     settings = Settings(epochs=options.epochs or 300, judge_every=50)
     trained(task, settings, folder, options, {"variant": variant, "seeds": list(seeds)})
     return [_judged(member, lesson) for member, lesson in zip(task.crew.members(), lessons, strict=True)]
+
+
+def _shrunk(lesson: Taught, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
+    torch.manual_seed(1000 + seed)
+    learnable = vectors(lesson.train_x, lesson.train_y, lesson.test_x, lesson.test_y, HELD)
+    chosen = shrunk(factors(), learnable, seed, folder, options).chosen
+    (rank,) = chosen.ranks[""].values()
+    return {"accuracy": learnable.test(chosen.model), "rank": rank}
 
 
 def _judged(member: nn.Module, lesson: Taught) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.experiments.loop import RunOptions, Settings, trained
+from tnmars.experiments.paths import shrunk
+from tnmars.experiments.problems import Learnable
 from tnmars.experiments.task import Task, live_ranks
 from tnmars.graph import Graph
 from tnmars.pruning.prune_model import prune
@@ -64,7 +66,7 @@ WAYS = {
     "settled": Way(Mars(pi=1e-2, alpha=3.0), prior_weight=1.0, spread=0.5, warmup=1000),
     "direct": Way(None, rank=PLANTED),
 }
-VARIANTS = tuple(WAYS)
+VARIANTS = (*WAYS, "shrink")
 PAPER: dict[str, dict[str, Any]] = {
     "paper": {"ranks": [4.7, 4.4, 4.6, 4.2], "log_likelihood": -0.027},
     "direct": {"log_likelihood": -0.15},
@@ -87,6 +89,23 @@ def target(seed: int) -> Tensor:
         return tensor
 
 
+MAX_DROP = 0.005
+"""How far the score of a path of `shrink` may fall."""
+
+
+def problem(tensor: Tensor) -> Learnable:
+    """The fit of a tensor as `shrink` takes it. The score is half of the log-likelihood."""
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return 0.5 * (output - target).square().mean()
+
+    @torch.no_grad()
+    def score(model: nn.Module) -> float:
+        return -float(loss(model(), tensor))
+
+    return Learnable([(tensor,)], loss, score, score)
+
+
 class Approximation(Task):
     """The task: to fit one tensor, with all of its entries in every step."""
 
@@ -100,6 +119,7 @@ class Approximation(Task):
         error: Tensor = (self.model() - self.tensor).square().mean()
         return error
 
+    @torch.no_grad()
     def judge(self) -> dict[str, Any]:
         return {"log_likelihood": -self.data_loss(torch.zeros(0)).item()}
 
@@ -110,8 +130,12 @@ def run(variant: str, seeds: Sequence[int], folder: Path, options: RunOptions) -
 
 
 def _run(variant: str, seed: int, folder: Path, options: RunOptions) -> dict[str, Any]:
-    way, tensor = WAYS[variant], target(seed)
+    tensor = target(seed)
     torch.manual_seed(1000 + seed)
+    if variant == "shrink":
+        chosen = shrunk(compile(graph(START)), problem(tensor), seed, folder, options, max_drop=MAX_DROP).chosen
+        return {"ranks": list(chosen.ranks[""].values()), **Approximation(chosen.model, tensor).judge()}
+    way = WAYS[variant]
     layer = compile(graph(way.rank), selector=way.selector)
     with torch.no_grad():
         for core in layer.cores.parameters():

@@ -18,7 +18,8 @@ from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.jobs import record_name, seeds
 from tnmars.experiments.loop import CHECKPOINT, RunOptions, RunStoppedError
 from tnmars.experiments.progress import Progress
-from tnmars.files import write_text
+from tnmars.files import make_folder, write_text
+from tnmars.shrinking.folder import TABLE
 
 STOPPED = 75
 """The exit code of a run that was asked to stop and can be resumed."""
@@ -67,11 +68,12 @@ def main(given: list[str] | None = None) -> int:
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
     start, made, numbers = time.time(), versions(), seeds(asked.seeds)
-    resumed = asked.resume and (asked.out / CHECKPOINT).exists()
+    resumed = asked.resume and any(list(asked.out.rglob(name)) for name in (CHECKPOINT, TABLE))
     out = sys.stdout if asked.json_progress else sys.stderr
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
     options = RunOptions(asked.data, asked.epochs, asked.resume, asked.save_every, progress)
     try:
+        make_folder(asked.out)
         results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, options)
     except RunStoppedError:
         print("stopped; run again with --resume to continue from here", file=sys.stderr)

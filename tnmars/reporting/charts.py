@@ -1,7 +1,7 @@
 """Charts as SVG: lines over epochs, bars of gates with a threshold, and points over a logarithmic axis.
 
-`chart` and `gates` are parts of a page, which has the style sheet. `gates_file` and `points_file` return complete
-files. Nothing here knows what the values mean.
+`chart` and `gates` are parts of a page, which has the style sheet. `gates_file`, `points_file` and `series_file` return
+complete files. Nothing here knows what the values mean.
 """
 
 from __future__ import annotations
@@ -303,3 +303,42 @@ def _panel(name: str, points: Mapping[float, Sequence[float]], x_name: str, left
             for y in some
         ]
     return parts
+
+
+COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22")
+SERIES_WIDE, SERIES_HIGH, ROW = 420, 240, 16
+
+
+def series_file(series: Mapping[str, Sequence[Point]], x_name: str, y_name: str, label: str) -> str:
+    """An SVG file with the points of several series over a logarithmic axis, and their names beside it."""
+    every = [point for points in series.values() for point in points]
+    ticks = _ticks(*_widened(min(y for _, y in every), max(y for _, y in every)))
+    first, last = log10(min(x for x, _ in every)) - 0.1, log10(max(x for x, _ in every)) + 0.1
+    low = FILE_TOP + SERIES_HIGH
+
+    def x_at(x: float) -> float:
+        return FILE_LEFT + SERIES_WIDE * (log10(x) - first) / (last - first)
+
+    def y_at(y: float) -> float:
+        return low - SERIES_HIGH * (y - ticks[0]) / (ticks[-1] - ticks[0])
+
+    parts = [f'<text class="title" x="{FILE_LEFT}" y="{FILE_TOP - 10}">{escape(y_name)}</text>']
+    for tick in ticks:
+        parts.append(f'<path class="grid" d="M{FILE_LEFT} {y_at(tick):.1f}h{SERIES_WIDE}"/>')
+        parts.append(f'<text class="end" x="{FILE_LEFT - 6}" y="{y_at(tick) + 4:.1f}">{tick:g}</text>')
+    marks = [factor * 10.0**power for power in range(floor(first), ceil(last) + 1) for factor in (1, 2, 5)]
+    for mark in (mark for mark in marks if first <= log10(mark) <= last):
+        parts.append(f'<text class="middle" x="{x_at(mark):.1f}" y="{low + 16}">{mark:g}</text>')
+    parts.append(f'<text class="middle" x="{FILE_LEFT + SERIES_WIDE / 2:g}" y="{low + 34}">{escape(x_name)}</text>')
+    for at, (name, points) in enumerate(series.items()):
+        color, y = COLORS[at % len(COLORS)], FILE_TOP + ROW * at + 8
+        beside = FILE_LEFT + SERIES_WIDE + 16
+        parts.append(f'<circle cx="{beside}" cy="{y - 4}" r="4" fill="{color}"/>')
+        parts.append(f'<text x="{beside + 10}" y="{y}">{escape(name)}</text>')
+        parts += [
+            f'<circle class="point" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="3.5" fill="{color}" fill-opacity=".7">'
+            f"<title>{escape(name)}: {x:.4g}, {y:.4g}</title></circle>"
+            for x, y in points
+        ]
+    wide = FILE_LEFT + SERIES_WIDE + 40 + 7 * max(map(len, series))
+    return _file(wide, max(low + 44, FILE_TOP + ROW * len(series)), label, parts)

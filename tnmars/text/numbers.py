@@ -76,12 +76,14 @@ def _three_digits(value: float) -> str:
 
 
 def waiting_time(seconds: float) -> str:
-    """A waiting time in full seconds.
+    """A waiting time in full seconds, or in minutes if it is above an hour.
 
-    >>> waiting_time(42.7), waiting_time(185)
-    ('42 s', '3 min 05 s')
+    >>> waiting_time(42.7), waiting_time(185), waiting_time(19_200)
+    ('42 s', '3 min 05 s', '5 h 20 min')
     """
     minutes, rest = divmod(int(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 

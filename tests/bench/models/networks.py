@@ -17,8 +17,11 @@ from zipfile import ZipFile
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load, load_file
+from safetensors.torch import load
 from torch import Tensor, nn
+
+from tnmars.errors import TnmarsError
+from tnmars.experiments.resnet import ResNet, pretrained
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = {
@@ -74,54 +77,12 @@ def packed(network: str, path: str | None = None) -> bytes:
 # --- ResNet for CIFAR-10 ----------------------------------------------------------------------------------------------
 
 
-class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut: every second pixel, channels padded with zeros on both sides (option A)."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride, self.padding = stride, (outputs - inputs) // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        if self.stride > 1 or self.padding:
-            step = self.stride
-            x = F.pad(x[:, :, ::step, ::step], (0, 0, 0, 0, self.padding, self.padding))
-        return F.relu(y + x)
-
-
-class ResNet(nn.Module):
-    """The CIFAR variant of He et al. (2016) with 6n + 2 layers."""
-
-    def __init__(self, blocks: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = self._stage(16, 16, 1, blocks)
-        self.layer2 = self._stage(16, 32, 2, blocks)
-        self.layer3 = self._stage(32, 64, 2, blocks)
-        self.linear = nn.Linear(64, 10)
-
-    @staticmethod
-    def _stage(inputs: int, outputs: int, stride: int, blocks: int) -> nn.Sequential:
-        return nn.Sequential(Block(inputs, outputs, stride), *(Block(outputs, outputs, 1) for _ in range(blocks - 1)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
-
-
 def resnet(depth: int) -> ResNet:
     """ResNet-20 or ResNet-56, trained on CIFAR-10."""
-    path = data_folder() / f"resnet-cifar10/resnet{depth}.safetensors"
-    if not path.exists():
-        raise NotFoundError(f"{path} does not exist")
-    network = ResNet((depth - 2) // 6)
-    _fill(network, load_file(path))
-    return network.eval().to(memory_format=torch.channels_last)
+    try:
+        return pretrained(depth, data_folder())
+    except TnmarsError as error:
+        raise NotFoundError(str(error)) from None
 
 
 def _fill(network: nn.Module, weights: dict[str, Tensor]) -> None:
