@@ -28,7 +28,7 @@ def _rules() -> str:
         _row("`shrink`", "nothing", _of(own, "untouched", "")),
         _row('`shrink(budget="205x")`', "the size", _of(own, "budgets", "205x parameters")),
         _row("the same with random slices", "the size", _of(own, "random", "205x parameters")),
-        _row("uniform ranks", "the ranks", _of(own, "uniform", "204x parameters")),
+        _row("uniform ranks", "the ranks", _of(own, "uniform", "205x parameters")),
         *(_row(name, "`alpha`, `pi`, a schedule", _of(own, "mars", words)) for words, name in SAME.items()),
     ]
     summary = json.loads((DOCS / "results" / "mnist-2fc.json").read_text(encoding="utf-8"))["summary"]
