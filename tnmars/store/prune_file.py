@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.difference import Difference, difference
+from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
 from tnmars.pruning.prune_model import LayerCut, apply, layer_keep
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
-from tnmars.store.model import Stored, owner, stored
+from tnmars.store.loading import Stored, owner
+from tnmars.store.model import stored
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 """The letters of a layer's name that are replaced in the name of a file."""
@@ -40,12 +42,13 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
     """
     held = read(source)
     model = stored(held)
-    gated = [entry for entry in model.layers if entry["gates"]]
+    gated = [entry for entry in model.layers if entry.get("gates")]
     if not gated:
         fix = "Only layers that were compiled with a selector, and are not pruned yet, have gates."
         raise TnmarsError(Problem(f"{source}: no layer has gates, so there is nothing to prune.", fix))
     schedule = held.header.get("schedule")
-    step = schedule["steps"] if schedule else None
+    steps = schedule.get("steps") if isinstance(schedule, Mapping) else None
+    step = steps if is_int(steps, 0) else None
     shared: dict[int, nn.Parameter] = {}
     layers = {entry["names"][0]: built(model, entry, shared) for entry in gated}
     before = {name: layer.graph for name, layer in layers.items()}
@@ -55,7 +58,7 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
     for entry in gated:
         _exchange(tensors, entry["names"], layers[entry["names"][0]].state_dict(keep_vars=True))
     entries = [
-        {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry["gates"] else entry
+        {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry.get("gates") else entry
         for entry in model.layers
     ]
     write(target, Container({"kind": "model", "layers": entries}, tensors))
@@ -69,7 +72,7 @@ def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Paramete
     """
     held = model.of(entry)
     try:
-        layer = record.from_json(entry)
+        layer = record.from_json(entry, held)
         layer.load_state_dict({name: value.clone() for name, value in held.items()}, strict=True, assign=True)
     except (TnmarsError, RuntimeError) as error:
         raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None
