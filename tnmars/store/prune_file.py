@@ -40,6 +40,13 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
     The step that a checkpoint's schedule has reached is noted in the pruned graphs' origin. Cores that layers share
     stay shared. Raises `TnmarsError`, before anything is written, if no layer has gates, or as `tnmars.prune` does.
     """
+    held, layers = pruned(source)
+    write(target, held)
+    return layers
+
+
+def pruned(source: str | Path) -> tuple[Container, list[PrunedLayer]]:
+    """What `prune_file` writes, and the layers that it returns."""
     held = read(source)
     model = stored(held)
     gated = [entry for entry in model.layers if entry.get("gates")]
@@ -61,8 +68,8 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
         {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry.get("gates") else entry
         for entry in model.layers
     ]
-    write(target, Container({"kind": "model", "layers": entries}, tensors))
-    return [PrunedLayer(name, layer.graph, difference(before[name], layer.graph)) for name, layer in layers.items()]
+    cut = [PrunedLayer(name, layer.graph, difference(before[name], layer.graph)) for name, layer in layers.items()]
+    return Container({"kind": "model", "layers": entries}, tensors), cut
 
 
 def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Parameter] | None = None) -> TNModule:
