@@ -155,3 +155,15 @@ def limits(graph: Graph) -> tuple[float, ...]:
     """How many numbers folded parts may hold: none, the cores', twice those, half of the dense weight's."""
     numbers = count(graph)
     return (0, numbers.cores, 2 * numbers.cores, numbers.dense / 2)
+
+
+# --- the process -----------------------------------------------------------------------------------------------------
+
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts what a process reads")
+
+
+def memory(what: str) -> int:
+    """A number of bytes that Linux counts for this process, such as its peak: `VmHWM`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(what)).split()[1])

@@ -72,7 +72,7 @@ def _wide() -> str:
 CALLS: dict[str, Callable[[], object]] = {
     # spec: what a file of a few lines cannot show
     "file_too_large": lambda: loads("#" * 1_000_001),
-    "file_too_many_nodes": lambda: loads("a: [" + "x, " * 10_000 + "]"),
+    "file_too_many_nodes": lambda: loads("a: [" + "x, " * 150_000 + "]"),
     "file_too_many_axes": lambda: loads(_wide()),
     "file_not_there": lambda: tnmars.load("no/such.yaml"),
     "file_with_a_bad_name": lambda: tnmars.load("a\0b"),
@@ -97,6 +97,8 @@ CALLS: dict[str, Callable[[], object]] = {
     # rules
     "graph_kind": lambda: _graph(kind="linaer"),
     "graph_too_large": lambda: _graph(terms=(Term("t", (), tuple(Core(f"A{at}", ()) for at in range(10_001))),)),
+    "graph_too_many_cores": lambda: tnmars.families.tt("tensor", free=(1,) * 1025, rank=1),
+    "graph_too_many_entries": lambda: tnmars.families.tt("tensor", free=(2,) * 901, rank=1),
     "graph_role": lambda: _graph(Core("W", ("i", "o", "k")), modes=(*_graph().modes, Edge("k", 3, Role.KERNEL))),
     "graph_terms": lambda: _graph(terms=_graph().terms * 2),
     "graph_kernel": lambda: _graph(kernel_size=(3,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,14 +30,19 @@ def write_bytes(
 ) -> None:
     """Writes the pieces of a file one after the other, atomically. Raises `TnmarsError`.
 
-    With `keep_previous`, the file that was there moves to `previous(path)`. Once there has been a file at `path`, there
+    A symbolic link stays one, and its target is written; a file that is replaced keeps its rights. With
+    `keep_previous`, the file that was there moves to `previous(path)`. Once there has been a file at `path`, there
     is a complete one at every moment. `finish` may change the file after the last piece, before anyone can see it.
     """
-    target = Path(path)
     try:
-        _write(target, pieces, keep_previous, finish)
-    except OSError as error:
-        raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
+        _write(target_of(path), pieces, previous(path) if keep_previous else None, finish)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise TnmarsError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def target_of(path: str | Path) -> Path:
+    """The file that is written for a path: the path itself, or what a symbolic link leads to."""
+    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
 def write_together(writers: Mapping[str, Callable[[Path], object]]) -> None:
@@ -48,18 +54,54 @@ def write_together(writers: Mapping[str, Callable[[Path], object]]) -> None:
     target = Path()
     try:
         for name, write in writers.items():
-            target = Path(name)
-            made[target] = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+            target = target_of(name)
+            made[target] = _beside(target)
             write(made[target])
-        for target, temporary in made.items():
-            temporary.replace(target)
+            _keep_rights(made[target], target)
+        _replace_all(made)
     except (OSError, TnmarsError) as error:
         shown = str(error) if isinstance(error, TnmarsError) else f"cannot be written: {error.strerror or error}."
-        reason = shown.removeprefix(f"{made[target]}: ")
+        reason = shown.removeprefix(f"{made[target]}: ") if target in made else shown
         raise TnmarsError(f"{target}: {reason} Nothing was written.") from None
     finally:
         for temporary in made.values():
             temporary.unlink(missing_ok=True)
+
+
+def _replace_all(made: Mapping[Path, Path]) -> None:
+    """Gives files their own names. If one cannot have its name, those before it are put back as they were."""
+    kept: dict[Path, Path | None] = {}
+    try:
+        for target, temporary in made.items():
+            before = _beside(target) if target.exists() else None
+            if before is not None:
+                _second_name(target, before)
+            kept[target] = before
+            temporary.replace(target)
+    except OSError:
+        for target, before in kept.items():
+            if before is None:
+                target.unlink(missing_ok=True)
+            else:
+                before.replace(target)
+        raise
+    finally:
+        for before in kept.values():
+            if before is not None:
+                before.unlink(missing_ok=True)
+
+
+def _beside(target: Path) -> Path:
+    """A name that no other file has, in the folder of a file."""
+    return target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+
+
+def _keep_rights(written: Path, target: Path) -> None:
+    """Gives a file the rights of the one that it will replace, if there is one."""
+    try:
+        written.chmod(stat.S_IMODE(target.stat().st_mode))
+    except OSError:
+        return
 
 
 def make_folder(path: str | Path) -> Path:
@@ -79,7 +121,7 @@ def previous(path: str | Path) -> Path:
 
 def clear_abandoned(path: str | Path) -> None:
     """Removes the temporary files that killed writers of a file left behind."""
-    target = Path(path)
+    target = target_of(path)
     for entry in target.parent.glob(f".{_escaped(target.name)}.*.part"):
         try:
             if time.time() - entry.stat().st_mtime > ABANDONED:
@@ -95,23 +137,25 @@ def _escaped(name: str) -> str:
 def _write(
     target: Path,
     pieces: Iterable[bytes | memoryview],
-    keep_previous: bool,
+    kept: Path | None,
     finish: Callable[[BinaryIO], None] | None,
 ) -> None:
-    temporary = target.parent / f".{target.name}.{os.urandom(8).hex()}.part"
+    """Writes a file; the one that was there becomes `kept`, if that is given."""
+    temporary = _beside(target)
     # Mode "x" creates the file with the rights that the process's umask leaves, as any other new file; asking for the
     # umask to set them later would change it for all threads.
     stream = temporary.open("xb")
     try:
         with stream:
+            _keep_rights(temporary, target)  # before there is anything to read
             for piece in pieces:
                 stream.write(piece)
             if finish is not None:
                 finish(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        if keep_previous and target.exists():
-            _keep(target, Path(f"{temporary}.link.part"))
+        if kept is not None and target.exists():
+            _keep(target, kept)
         temporary.replace(target)
         _sync_folder(target.parent)
     except BaseException:
@@ -119,16 +163,21 @@ def _write(
         raise
 
 
-def _keep(target: Path, second: Path) -> None:
-    """Links a file to its `previous` path, replacing what was there. The file keeps its own name throughout."""
+def _keep(target: Path, kept: Path) -> None:
+    """Gives a file a second name, replacing what had it. The file keeps its own name throughout."""
+    second = _beside(kept)
     try:
-        try:
-            second.hardlink_to(target)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(target, second)
-        second.replace(previous(target))
+        _second_name(target, second)
+        second.replace(kept)
     finally:
         second.unlink(missing_ok=True)  # a rename between two links to one file does nothing
+
+
+def _second_name(target: Path, second: Path) -> None:
+    try:
+        second.hardlink_to(target)
+    except OSError:  # a file system without hard links, or another one
+        shutil.copy2(target, second)
 
 
 def _sync_folder(folder: Path) -> None:

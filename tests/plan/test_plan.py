@@ -25,9 +25,10 @@ from strategies import cases, graphs
 import tnmars
 from tnmars import CostModel, Graph, TnmarsError
 from tnmars.plan.cost import VECTOR, machine_model
-from tnmars.plan.layout import Layout, Tree, Weighing, leaves_of
+from tnmars.plan.layout import Layout, Weighing
 from tnmars.plan.network import BATCH, groups, layer_network, weight_network
 from tnmars.plan.search import Search
+from tnmars.plan.tree import Rows, Tree, leaves_of
 from tnmars.plan.trees import by_path, candidates
 from tnmars.program import choice
 from tnmars.program.candidates import weight_forms
@@ -40,7 +41,9 @@ from tnmars.program.program import verify
 
 def size_of(tree: Tree) -> int:
     """How many leaves a tree has, repeated ones counted as often."""
-    return 1 if isinstance(tree, int) else sum(map(size_of, tree))
+    if isinstance(tree, int):
+        return 1
+    return size_of(tree.part) if isinstance(tree, Rows) else size_of(tree.left) + size_of(tree.right)
 
 
 @settings(max_examples=cases(500))

@@ -233,6 +233,29 @@ def test_an_output_in_another_order_is_refused() -> None:
     assert "the result of the plan has other axes than the output." in refused(graph, swap, form)
 
 
+def numbers(data: Any) -> list[tuple[Any, Any]]:
+    """Every whole number of a form, as the list or table that holds it and its place there."""
+    inner = list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []
+    own = [(data, key) for key, value in inner if type(value) is int]
+    return own + [place for _, value in inner for place in numbers(value)]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_convolution_with_a_number_that_makes_no_sense(number: int) -> None:
+    """It is refused in words; a nominal length of the data, or a setting that may be 0, is read."""
+    for form in choice.choose(CONV, 4, Weighing(MODEL), 8):
+        for at in range(len(numbers(form_to_json(form)))):
+            data = form_to_json(form)
+            holder, key = numbers(data)[at]
+            holder[key] = number
+            try:
+                read = form_from_json(data, CONV)
+            except TnmarsError:
+                continue
+            assert number == 0, (holder, key)
+            assert all(min(entry.taps, default=1) > 0 for entry in read.program.instructions if hasattr(entry, "taps"))
+
+
 def test_terms_that_are_multiplied_are_refused() -> None:
     graph = tnmars.families.btd("linear", inputs=(2, 3), outputs=(2, 2), ranks=[[2, 2, 1, 1], [1, 3, 1, 2]])
     form = _dense(graph)

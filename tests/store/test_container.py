@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from kit import LINUX, memory
 from torch import nn
 
 import tnmars
 from tnmars.errors import CheckpointError, TnmarsError
 from tnmars.store.container import Container, read, write
-
-LINUX = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts what a process reads")
 
 
 class Distant(torch.Tensor):
@@ -105,11 +104,6 @@ def test_a_file_is_not_held_twice(tmp_path: Path) -> None:
     held = read(tmp_path / "a")
     assert memory("VmHWM") - before < 1.3 * size
     assert held.tensors["a"].numel() == size // 8
-
-
-def memory(what: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(what)).split()[1])
 
 
 # --- the header ------------------------------------------------------------------------------------------------------

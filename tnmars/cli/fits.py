@@ -14,6 +14,7 @@ import click
 from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
 
 ELIMINATION = "elimination"
+ENDINGS = (".yaml", ".safetensors", ".json")
 EVERY = 2.0
 """Seconds between lines of progress."""
 
@@ -151,11 +152,24 @@ def _either(names: list[str]) -> str:
 
 
 def _check_stem(stem: str, *read: str) -> None:
-    """Refuses to overwrite an input, or to write to a folder that does not exist, before the work starts."""
+    """Refuses to overwrite what fit did not write, and a folder that does not exist, before the work starts."""
     inputs = {Path(path).resolve() for path in read}
-    for ending in (".yaml", ".safetensors", ".json"):
+    for ending in ENDINGS:
         if Path(f"{stem}{ending}").resolve() in inputs:
             text = f"'{stem}{ending}' is an input and would be overwritten; choose another stem."
             raise click.BadParameter(text, param_hint="--output")
     if not Path(stem).resolve().parent.is_dir():
         raise click.BadParameter(f"the folder of '{stem}' does not exist.", param_hint="--output")
+    there = [f"{stem}{ending}" for ending in ENDINGS if Path(f"{stem}{ending}").exists()]
+    if there and not _is_summary(f"{stem}.json"):
+        text = f"'{there[0]}' exists and was not written by this command; remove it, or choose another stem."
+        raise click.BadParameter(text, param_hint="--output")
+
+
+def _is_summary(path: str) -> bool:
+    """Whether a file is the summary that this command writes beside the spec and the layer."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.keys() >= {"ranks", "parameters", "error", "curve"}

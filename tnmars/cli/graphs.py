@@ -192,8 +192,10 @@ def show(file: str, params: dict[str, int], output: str | None, width: int | Non
     """Draw the graph of a spec file, in the terminal or as a picture."""
     import shutil
 
-    from tnmars.cli.pictures import write_picture
+    from tnmars.cli.pictures import check_picture, write_picture
 
+    if output is not None:
+        check_picture(output, file)
     graph = read_graph(file, params, as_json)
     if output is not None:
         write_picture(output, graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,8 +28,10 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     pruned graph of each layer with gates as a spec file. If there are several such layers, the name of each spec file
     contains the name of its layer.
     """
+    from tnmars.files import write_together
     from tnmars.spec import save_spec
-    from tnmars.store.prune_file import prune_file, spec_paths
+    from tnmars.store.container import write
+    from tnmars.store.prune_file import pruned, spec_paths
 
     target = spec or str(Path(output).with_suffix(".yaml"))
     if Path(target).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
@@ -46,12 +49,12 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
             f"'{target}' exists and is not the spec of a pruned graph; {hint}.", param_hint="--output"
         )
     try:
-        cuts = prune_file(checkpoint, output)
+        held, cuts = pruned(checkpoint)
+        paths = spec_paths(cuts, target)
+        specs = {str(paths[cut.name]): partial(save_spec, cut.graph) for cut in cuts}
+        write_together({output: lambda path: write(path, held), **specs})
     except TnmarsError as error:
         refuse(checkpoint, error.problems, as_json)
-    paths = spec_paths(cuts, target)
-    for cut in cuts:
-        save_spec(cut.graph, paths[cut.name])
     if as_json:
         layers = [{"name": cut.name, "spec": str(paths[cut.name]), **cut.difference.as_json()} for cut in cuts]
         click.echo(json.dumps({"file": output, "layers": layers}, indent=1))
@@ -87,9 +90,11 @@ def diff(before: str, after: str, output: str | None, as_json: bool) -> None:
     Prints bonds, cores, parameters and compression before and after. With --output, also draws both graphs on one
     scale: lines are as wide as the ranks, and what was cut is pale.
     """
-    from tnmars.cli.pictures import write_picture
+    from tnmars.cli.pictures import check_picture, write_picture
     from tnmars.graph.difference import difference
 
+    if output is not None:
+        check_picture(output, before, after)
     first, second = read_graph(before, {}, as_json), read_graph(after, {}, as_json)
     if output is not None:
         write_picture(output, first, second)

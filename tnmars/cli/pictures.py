@@ -9,6 +9,33 @@ import click
 
 from tnmars.graph import Graph
 
+MARKS = {
+    ".svg": b'class="tnmars"',
+    ".pdf": b"(tnmars)",
+    ".png": b"Software\0tnmars",
+    ".tex": b"% Written by tnmars",
+    ".html": b'class="tnmars"',
+    ".dot": b'fillcolor="#e6eefb"',
+}
+"""What every picture of ours contains, by the ending of its name."""
+
+
+def check_picture(output: str, *read: str) -> None:
+    """Refuses to write a picture over an input, or over a file that this command did not write."""
+    path = Path(output)
+    if path.resolve() in {Path(given).resolve() for given in read if given != "-"}:
+        raise click.BadParameter(f"'{output}' is an input and would be overwritten.", param_hint="--output")
+    mark = MARKS.get(path.suffix.lower())
+    if mark is None or not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        is_ours = mark in path.read_bytes()
+    except OSError:
+        is_ours = False
+    if not is_ours:
+        text = f"'{output}' exists and is not a picture that tnmars drew; remove it, or choose another file."
+        raise click.BadParameter(text, param_hint="--output")
+
 
 def write_picture(output: str, before: Graph, after: Graph | None = None) -> None:
     """Writes a graph, or two of them side by side, in the format that the file's name ends in."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.decomposing.refine import Data
-from tnmars.files import write_text
+from tnmars.files import write_text, write_together
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
@@ -161,12 +161,17 @@ class Fitted:
             stem: The path of the files without an ending. The folder must exist.
 
         Returns:
-            The paths of the three files.
+            The paths of the three files. All of them are written, or none.
         """
         spec, weights, summary = (Path(f"{stem}{ending}") for ending in (".yaml", ".safetensors", ".json"))
-        save_spec(self.graph, spec)
-        save(self.layer, weights)
-        write_text(summary, json.dumps(self.as_json(), indent=1) + "\n")
+        text = json.dumps(self.as_json(), indent=1) + "\n"
+        write_together(
+            {
+                str(spec): lambda path: save_spec(self.graph, path),
+                str(weights): lambda path: save(self.layer, path),
+                str(summary): lambda path: write_text(path, text),
+            }
+        )
         return spec, weights, summary
 
     def __str__(self) -> str:

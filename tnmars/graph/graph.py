@@ -301,10 +301,17 @@ def _label_problems(name: object, origin: object) -> list[Problem]:
 
 def _is_data(value: object) -> bool:
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_data(entry) for key, entry in value.items())
+        return all(_is_text(key) and _is_data(entry) for key, entry in value.items())
     if isinstance(value, (list, tuple)):
         return all(map(_is_data, value))
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and isfinite(value))
+    if isinstance(value, float):
+        return isfinite(value)
+    return value is None or isinstance(value, (bool, int)) or _is_text(value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that a file can hold: half of a surrogate pair alone is not."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _canonical(given: Fields) -> dict[str, object]:

@@ -134,6 +134,12 @@ def place_of(name: str) -> tuple[str, str]:
     return ".".join(path), parameter
 
 
+def is_place(name: str) -> bool:
+    """Whether a layer's name in a model is that of a layer that rebuilds a parameter, as `place_of` takes it."""
+    *_, inner, parameter, first, last = ("", "", "", "", *name.split("."))
+    return inner == INNER and parameter != "" and f"{first}.{last}" == LAYER
+
+
 # --- the class of a parametrized module ------------------------------------------------------------------------------
 
 

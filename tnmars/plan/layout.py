@@ -15,16 +15,7 @@ from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, TOKENS, Labels, Network, spatial
 from tnmars.plan.steps import Convolve, Gather, Groups, Load, Multiply, Product, Spread, Step, Sum, volume
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A part of a tree whose looked-up modes are replaced by the tokens: rows taken from a table."""
-
-    part: Tree
-
-
-Tree = int | tuple["Tree", "Tree"] | Rows
+from tnmars.plan.tree import Pair, Rows, Tree, bits, inside_out, leaves_of, members
 
 Places = tuple[int, ...]
 """The lengths of the spatial axes at some point of a plan; empty if no taps are summed."""
@@ -75,6 +66,8 @@ class Layout:
         self._volumes: dict[Labels, int] = {}
         self._arranged: dict[tuple[Labels, tuple[Labels, ...], Places], float] = {}
         self._ways: dict[Tree, list[Way]] = {}
+        self._left: dict[Tree, frozenset[str]] = {}
+        self._cores = bits(network.cores)
         self.taps = dict(network.taps)
         self.spatial = tuple(spatial(axis) for axis in range(len(network.kernel)))
         self._sizes: dict[Places, Mapping[str, int]] = {(): self.sizes}
@@ -89,7 +82,7 @@ class Layout:
 
     def _is_fixed(self, tree: Tree) -> bool:
         """Whether a tree depends on cores alone."""
-        return all(self.network.leaves[at].is_core for at in leaves_of(tree)) and not _has_rows(tree)
+        return not members(tree) & ~self._cores and (isinstance(tree, int) or not tree.has_rows)
 
     def try_best(self, tree: Tree) -> Way | None:
         """The same, or None if the tree cannot be computed step by step, as when two cores share a kernel mode."""
@@ -97,8 +90,8 @@ class Layout:
 
     def ways(self, tree: Tree) -> list[Way]:
         """The cheapest ways to have the result of a tree, one for each memory order."""
-        if tree not in self._ways:
-            self._ways[tree] = self._find(tree)
+        for part in inside_out(tree, self._ways):
+            self._ways[part] = self._find(part)
         return self._ways[tree]
 
     def _find(self, tree: Tree, wanted: Labels | None = None) -> list[Way]:
@@ -107,13 +100,12 @@ class Layout:
             return [self._load(tree)]
         if isinstance(tree, Rows):
             return [self._gather(way) for way in self.ways(tree.part)]
-        members = leaves_of(tree)
-        kept = self.network.kept(members) | ({TOKENS} if self.network.rows else set())
+        kept = self._kept(tree) | ({TOKENS} if self.network.rows else set())
         is_fixed = self._is_fixed(tree)
-        places = (self._places(tree[0]), self._places(tree[1]), self._places(tree))
+        places = (self._places(tree.left), self._places(tree.right), self._places(tree))
         cheapest: dict[Labels, tuple[float, float, float, Callable[[], Step]]] = {}
-        for one in self.ways(tree[0]):
-            for two in self.ways(tree[1]):
+        for one in self.ways(tree.left):
+            for two in self.ways(tree.right):
                 spent, fixed = one.cost + two.cost, one.fixed + two.fixed
                 for order, cost, make in self._merge(one.step, two.step, kept, places):
                     total = spent + cost
@@ -128,6 +120,18 @@ class Layout:
         if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
             chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
         return [Way(make(), total, done) for _, total, done, make in map(cheapest.__getitem__, chosen)]
+
+    def _kept(self, tree: Tree) -> frozenset[str]:
+        """The labels of the result of a tree. They follow from those of its two parts, which are few."""
+        for part in inside_out(tree, self._left):
+            if isinstance(part, Pair):
+                inside = self._left[part.left] | self._left[part.right]
+                self._left[part] = self.network.still_kept(inside, part.members)
+            elif isinstance(part, Rows):
+                self._left[part] = self._left[part.part]
+            else:
+                self._left[part] = self.network.kept(frozenset([part]))
+        return self._left[tree]
 
     def _places(self, tree: Tree) -> Places:
         """The lengths of the spatial axes of the result of a tree."""
@@ -322,16 +326,3 @@ def _with_columns(lead: Groups, inner: Labels, order: Labels) -> Groups:
 
 def _same(step: Step) -> Step:
     return step
-
-
-def _has_rows(tree: Tree) -> bool:
-    return isinstance(tree, Rows) or (isinstance(tree, tuple) and any(map(_has_rows, tree)))
-
-
-def leaves_of(tree: Tree) -> frozenset[int]:
-    """The leaves below a tree."""
-    if isinstance(tree, int):
-        return frozenset([tree])
-    if isinstance(tree, Rows):
-        return leaves_of(tree.part)
-    return leaves_of(tree[0]) | leaves_of(tree[1])

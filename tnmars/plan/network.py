@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 
 from tnmars.graph import Graph, Role, Term
+from tnmars.plan.tree import bits
 
 BATCH = "@@b"
 TOKENS = "@@n"
@@ -118,6 +119,14 @@ class Network:
             found = frozenset(label for label in inside if label in self._final or not self._holders[label] <= members)
             self._kept[members] = found
         return found
+
+    def still_kept(self, labels: frozenset[str], members: int) -> frozenset[str]:
+        """Those of some labels that the contraction of these leaves, as bits, still has."""
+        return frozenset(label for label in labels if label in self._final or self._holder_bits[label] & ~members)
+
+    @cached_property
+    def _holder_bits(self) -> dict[str, int]:
+        return {label: bits(leaves) for label, leaves in self._holders.items()}
 
 
 def groups(graph: Graph) -> tuple[tuple[Term, ...], ...]:

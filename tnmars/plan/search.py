@@ -6,11 +6,13 @@ connected sets of cores, only the small ones are examined, and fewer continuatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import prod
 
-from tnmars.plan.layout import Tree, Weighing
+from tnmars.plan.layout import Weighing
 from tnmars.plan.network import TOKENS, Network, spatial
+from tnmars.plan.tree import Pair, Tree, bits, members_of
 
 MAX_SUBSETS = 400
 """If there are at most this many connected sets of cores, all are searched."""
@@ -20,6 +22,8 @@ TRIALS = 60_000
 """The approximate number of continuations tried while an input is pushed through the cores."""
 BEAM = (8, 200)
 """The smallest and the largest number of partial orders of equal length that are followed."""
+MOST_TRIALS = 100_000
+"""The number of continuations above which, in graphs with hundreds of cores, only the first of each order are tried."""
 
 Members = int
 """A set of leaves, as bits."""
@@ -42,11 +46,9 @@ class Search:
         self._taps = self._mask(dict(network.taps))
         self._spatial = self._mask(map(spatial, range(len(network.kernel))))
         self._rows = self._mask(network.rows)
-        holding = [
-            [at for at, mask in enumerate(self._leaves) if mask >> label & 1] for label in range(len(self._sizes))
-        ]
-        self._holders = list(map(bits, holding))
-        self._bonds = bits(label for label, leaves in enumerate(holding) if len(leaves) == 2) & ~self._final
+        self._holders = self._having(self._leaves)
+        pairs = (label for label, leaves in enumerate(self._holders) if leaves.bit_count() == 2)
+        self._bonds = bits(pairs) & ~self._final
         """Labels that any contraction of their two leaves sums."""
         self._volumes: dict[Mask, int] = {}
         self._masks: dict[Members, Mask] = {}
@@ -58,12 +60,21 @@ class Search:
     def _mask(self, labels: Iterable[str]) -> Mask:
         return bits(self._place[label] for label in labels)
 
+    def _having(self, masks: Iterable[Mask]) -> list[int]:
+        """For each label, which of some masks have it, as bits."""
+        having = [0] * len(self._sizes)
+        for at, mask in enumerate(masks):
+            for label in members_of(mask):
+                having[label] |= 1 << at
+        return having
+
     def _connected(self) -> tuple[list[Members], bool]:
         """The connected sets of cores, small ones first, and whether these are all of them."""
-        near = {
-            at: bits(b for b in self.network.cores if self._leaves[at] & self._leaves[b])
-            for at in members_of(self.cores)
-        }
+        near = dict.fromkeys(members_of(self.cores), 0)
+        for at in near:
+            for label in members_of(self._leaves[at]):
+                near[at] |= self._holders[label]
+            near[at] = near[at] & self.cores | (1 << at if self._leaves[at] else 0)
         layers = [{1 << at: near[at] & ~(1 << at) for at in near}]
         while layers[-1]:
             layer: dict[Members, Members] = {}
@@ -102,7 +113,7 @@ class Search:
             one, two = self.cheapest(part), self.cheapest(rest)
             total = one[0] + two[0] + self._price(self._left(part), self._left(rest), members)
             if best is None or total < best[0]:
-                best = (total, (one[1], two[1]))
+                best = (total, Pair(one[1], two[1]))
         assert best is not None
         return best
 
@@ -184,14 +195,22 @@ class Search:
         start = self.network.inputs[0]
         count = self.cores.bit_count()
         beam = max(BEAM[0], min(BEAM[1], TRIALS // (len(parts) * count)))
+        width = max(BEAM[0], MOST_TRIALS // (beam * count))
         known = [(part, self._left(part), part.bit_count()) for part in parts]
-        layers: list[dict[Members, tuple[float, Tree, Mask]]] = [{} for _ in range(count + 1)]
-        layers[0] = {0: (0.0, start, self._left(1 << start))}
+        having = self._having(labels for _, labels, _ in known)
+        # the tree so far and the part that joins it: most of what is reached is never continued, so never joined
+        layers: list[dict[Members, tuple[float, Tree, Tree | None, Mask]]] = [{} for _ in range(count + 1)]
+        layers[0] = {0: (0.0, start, None, self._left(1 << start))}
         for reached in layers[:-1]:
-            for done, (cost, tree, mask) in sorted(reached.items(), key=lambda entry: entry[1][0])[:beam]:
+            for done, (cost, before, joining, mask) in sorted(reached.items(), key=lambda entry: entry[1][0])[:beam]:
+                tree = before if joining is None else Pair(before, joining)
                 size = done.bit_count()
-                open_parts = [entry for entry in known if not entry[0] & done]
-                for part, labels, more in [entry for entry in open_parts if entry[1] & mask] or open_parts:
+                near = 0
+                for label in members_of(mask):
+                    near |= having[label]
+                joined = (known[at] for at in members_of(near))
+                touching = list(islice((entry for entry in joined if not entry[0] & done), width))
+                for part, labels, more in touching or [entry for entry in known if not entry[0] & done][:width]:
                     members = done | part
                     image, after = mask & ~(self._taps & ~labels) & ~self._spatial, members | 1 << start
                     total = cost + self._price(image, labels, after, places=self._places(after))
@@ -200,8 +219,9 @@ class Search:
                     layer = layers[size + more]
                     if members not in layer or total < layer[members][0]:
                         left = (mask | labels) & ~self._summed(mask & labels, after)
-                        layer[members] = (total, (tree, made), left)
-        return layers[count][self.cores][1]
+                        layer[members] = (total, tree, made, left)
+        _, before, joining, _ = layers[count][self.cores]
+        return before if joining is None else Pair(before, joining)
 
     def row_price(self, parts: Sequence[Members]) -> float:
         """About the time to make tables of some parts, to take rows of each, and to contract these one by one."""
@@ -226,27 +246,3 @@ def _up_to(count: int, layers: Sequence[dict[Members, Members]]) -> list[Members
             break
         found += sorted(layer)
     return found
-
-
-def bits(members: Iterable[int]) -> int:
-    """A set of small numbers, as the bits of one.
-
-    >>> bits([0, 2])
-    5
-    """
-    found = 0
-    for member in members:
-        found |= 1 << member
-    return found
-
-
-def members_of(found: int) -> Iterator[int]:
-    """The numbers whose bits are set.
-
-    >>> list(members_of(5))
-    [0, 2]
-    """
-    while found:
-        lowest = found & -found
-        yield lowest.bit_length() - 1
-        found ^= lowest

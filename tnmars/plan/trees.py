@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from tnmars.errors import TnmarsError
 from tnmars.plan.hyper import cotengra_path
-from tnmars.plan.layout import Tree, Weighing, leaves_of
+from tnmars.plan.layout import Weighing
 from tnmars.plan.network import Network
 from tnmars.plan.search import Search
+from tnmars.plan.tree import Pair, Tree, leaves_of
 
 OPTIMIZERS = ("auto", "dp", "optimal", "branch-all", "branch-2", "branch-1", "greedy", "random-greedy", "cotengra")
 """Where paths come from: opt_einsum's searches by its names, or cotengra."""
@@ -42,7 +43,7 @@ def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") ->
             if search.tapped:
                 trees["taps"] = search.spine(search.tapped)
             if search.is_small:
-                trees["dense"] = (search.best(search.cores), network.inputs[0])
+                trees["dense"] = Pair(search.best(search.cores), network.inputs[0])
     unique: dict[Tree, str] = {}
     for name, tree in trees.items():
         unique.setdefault(tree, name)
@@ -66,7 +67,7 @@ def _coarse(weighing: Weighing) -> Weighing:
 def _join(core_tree: Tree, network: Network, inputs: Sequence[int], optimizer: str) -> Tree:
     """The weight, once made, contracted with the inputs."""
     if len(inputs) == 1:
-        return (core_tree, inputs[0])
+        return Pair(core_tree, inputs[0])
     members = leaves_of(core_tree)
     labels = [network.kept(members), *(frozenset(network.leaves[at].labels) for at in inputs)]
     return _tree([core_tree, *inputs], labels, network, optimizer)
@@ -90,7 +91,8 @@ def _tree(operands: list[Tree], labels: list[frozenset[str]], network: Network, 
     current = list(operands)
     for positions in path:
         taken = [current[at] for at in positions]
-        current = [tree for at, tree in enumerate(current) if at not in positions]
+        for at in sorted(positions, reverse=True):
+            del current[at]
         current.append(chain(taken))
     return chain(current)
 
@@ -99,7 +101,7 @@ def chain(trees: Sequence[Tree]) -> Tree:
     """Several trees joined from left to right."""
     joined = trees[0]
     for tree in trees[1:]:
-        joined = (joined, tree)
+        joined = Pair(joined, tree)
     return joined
 
 

@@ -78,6 +78,8 @@ class _Audit:
         is_flat = not self.graph.inputs and not self.graph.kernel_size and not self.form.frame.strides
         if self.form.chunk < 0 or (self.form.chunk and not is_flat):
             wrong(f"a chunk of {self.form.chunk} does not go with the layer.")
+        if self.form.keep < 0:
+            wrong(f"the plan keeps {self.form.keep} rows.")
         self._names()
         self._labels()
         for instruction in self.program.instructions:
@@ -141,6 +143,8 @@ class _Audit:
         rows = [label for label, _, _ in self.form.frame.strides]
         if any(label not in rows for label in instruction.looks_up):
             wrong(f"{instruction.out} looks up modes that the layer does not look up.")
+        if isinstance(instruction, Kernel) and min(instruction.taps, default=1) < 1:
+            wrong(f"{instruction.out} is a kernel with {list(instruction.taps)} taps.")
         if isinstance(instruction, Weight) and not self.form.frame.dense:
             wrong(f"{instruction.out} is the dense weight, which nothing takes.")
 

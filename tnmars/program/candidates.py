@@ -12,10 +12,11 @@ from functools import lru_cache
 
 from tnmars.graph import Graph
 from tnmars.plan import network as nets
-from tnmars.plan.layout import Layout, Rows, Tree, Weighing
+from tnmars.plan.layout import Layout, Weighing
 from tnmars.plan.network import BATCH, Network
 from tnmars.plan.search import Search
 from tnmars.plan.steps import Groups, Step, flat
+from tnmars.plan.tree import Pair, Rows, Tree
 from tnmars.plan.trees import by_path, candidates, chain
 from tnmars.program.form import Form, Frame, estimate, layer_frame, lookup_frame
 from tnmars.program.lower import lower
@@ -156,8 +157,8 @@ def _row_trees(network: Network, weighing: Weighing, count: int, optimizer: str)
         rows: list[Tree] = [Rows(search.best(part)) for part in parts]
         yield chain(rows)
         if count == 3:
-            yield (rows[0], (rows[1], rows[2]))
-            yield ((rows[0], rows[2]), rows[1])
+            yield Pair(rows[0], Pair(rows[1], rows[2]))
+            yield Pair(Pair(rows[0], rows[2]), rows[1])
 
 
 def _partitions(cores: int, subsets: list[int], count: int) -> Iterator[tuple[int, ...]]:

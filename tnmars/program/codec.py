@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph
-from tnmars.graph.parts import MAX_SIZE, is_identifier
+from tnmars.graph.parts import MAX_DENSE, MAX_SIZE, is_identifier
 from tnmars.program.audit import audit, wrong
 from tnmars.program.base import Instruction
 from tnmars.program.emit import WRITE
@@ -24,7 +24,7 @@ from tnmars.program.form import Form
 VERSION = 1
 MODES = ("train", "infer")
 LARGEST = MAX_SIZE**2
-"""The largest number of a plan: a product of two sizes."""
+"""The largest number of a plan: a product of two sizes. The strides of an index may be as large as a dense tensor."""
 
 Plans = Mapping[tuple[str, int], Form]
 """For each mode and batch, the form that is taken."""
@@ -109,7 +109,7 @@ def _read(kind: Any, data: object, where: str) -> object:
         return float(data)  # type: ignore[arg-type]
     if type(data) is not kind:
         wrong(f"{where} is {_shown(data)}, which is not {_ARTICLES[kind]}.")
-    if type(data) is int and not -LARGEST <= data <= LARGEST:
+    if type(data) is int and abs(data) > (MAX_DENSE if where.startswith("frame.strides") else LARGEST):
         wrong(f"{where} is {_shown(data)}, which is too large.")
     return data
 

@@ -151,11 +151,11 @@ class Form:
             read = self.program.read_by(instruction)
             # a value has the lengths that convolutions before it left; those of another term start from the image
             before = {label: length for entry in read for label, length in changed[entry.out].items()}
-            here = {**sizes, **before}
+            here = {**sizes, **before} if before else sizes
             taps = next((entry.taps for entry in read if isinstance(entry, Kernel)), ())
             after = before | instruction.lengths(read, self.frame.window(taps), here)
             changed[instruction.out] = after
-            sites.append((instruction, Site(read, here, {**sizes, **after})))
+            sites.append((instruction, Site(read, here, {**sizes, **after} if after else sizes)))
         if self.dense_call:
             window = self.frame.window(self.dense_call.weight_shape[2:])
             after = self.dense_call.lengths((), window, sizes)
@@ -271,10 +271,15 @@ def peak(form: Form) -> int:
     inputs = {entry.out for entry in steps if entry.is_leaf and entry.needs_input}
     seen = max((at for at, entry in enumerate(steps) if inputs & set(entry.reads)), default=-1)
     patches = most = form.patches()
-    live: dict[Name, int] = {}
+    freed: dict[int, int] = {}
+    """The number of entries whose last reader each step is."""
+    live = 0
     for at, (instruction, site) in enumerate(sites[: len(steps)]):
         if instruction.reads and home[instruction.out] == instruction.out:
-            live[instruction.out] = volume(flat(instruction.axes), site.after)
-        most = max(most, sum(live.values()) + (patches if at <= seen else 0))
-        live = {name: entries for name, entries in live.items() if last.get(name, 0) > at}
+            entries = volume(flat(instruction.axes), site.after)
+            end = max(at, last.get(instruction.out, 0))
+            freed[end] = freed.get(end, 0) + entries
+            live += entries
+        most = max(most, live + (patches if at <= seen else 0))
+        live -= freed.get(at, 0)
     return most

@@ -16,7 +16,8 @@ import yaml
 from tnmars.errors import Place, Problem
 
 MAX_BYTES = 1_000_000
-MAX_NODES = 10_000
+MAX_NODES = 150_000
+"""Enough for every graph that the rules allow: 10,000 modes, bonds and cores with 100,000 axes in total."""
 MAX_DEPTH = 32
 MAX_DIRECTIVES = 10
 """The number of lines that may start with '%'; the parser compares each with all before it."""

@@ -6,25 +6,30 @@ completely or not at all, and the previous one is kept. Nothing is pickled.
 
 from __future__ import annotations
 
-import random
+import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.files import clear_abandoned
 from tnmars.files import previous as previous_of
+from tnmars.graph.parts import is_int
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
+from tnmars.select.base import is_number
 from tnmars.store import optimizer as optimizers
+from tnmars.store import random_states
 from tnmars.store.container import Container, is_whole, read, write
 from tnmars.store.model import MODEL, contents, prepare, stored
 from tnmars.store.plain import decode, encode
+from tnmars.store.random_states import RandomStates
 from tnmars.training.schedule import MaskSchedule
 
 OPTIMIZER = "optimizer."
@@ -96,7 +101,7 @@ def save_checkpoint(
         "optimizer": about,
         "schedule": None if schedule is None else encode(schedule.state_dict(), "schedule"),
         "lr_scheduler": None if lr_scheduler is None else _scheduler(lr_scheduler),
-        "random": _random_states(),
+        "random": random_states.to_json(),
         "position": encode(position, "position"),
         "extra": encode(extra, "extra"),
     }
@@ -110,20 +115,6 @@ def save_checkpoint(
 
 def _scheduler(lr_scheduler: HasState) -> dict[str, Any]:
     return {"kind": type(lr_scheduler).__name__, "state": encode(lr_scheduler.state_dict(), "lr_scheduler")}
-
-
-def _random_states() -> dict[str, Any]:
-    return {
-        "python": encode(random.getstate(), "random"),
-        "numpy": encode(_listed(numpy.random.get_state(legacy=False)), "numpy.random"),
-    }
-
-
-def _listed(value: Any) -> Any:
-    """A state of numpy with its arrays as lists."""
-    if isinstance(value, Mapping):
-        return {key: _listed(entry) for key, entry in value.items()}
-    return value.tolist() if isinstance(value, numpy.ndarray) else value
 
 
 def load_checkpoint(
@@ -169,21 +160,95 @@ def load_checkpoint(
     source = previous_of(path) if previous else Path(path)
     held = _read(source, Path(path))
     loading = prepare(model, stored(held), str(source))
+    saved = _saved(held, str(source))
     problems = [
-        *optimizers.problems(optimizer, held.header["optimizer"], model, loading.prefixes),
-        *_pairs(held.header, {"schedule": schedule, "lr_scheduler": lr_scheduler}),
+        *optimizers.problems(optimizer, saved.optimizer, model, loading.prefixes, loading.parameters),
+        *_pairs(saved, {"schedule": schedule, "lr_scheduler": lr_scheduler}),
     ]
     if problems:
         raise TnmarsError([*problems, Problem("Nothing was changed.")], source=str(source))
-    loaded = loading.apply()
-    optimizers.load_(optimizer, held.header["optimizer"], held.under(OPTIMIZER), loaded)
+    with _loaded(lr_scheduler, saved.lr_state, str(source)):
+        loaded = loading.apply()
+    optimizers.load_(optimizer, saved.optimizer, loaded)
     if schedule is not None:
         schedule.model = loaded if schedule.model is model else schedule.model
-        _load_schedule(schedule, decode(held.header["schedule"]))
-    if lr_scheduler is not None:
-        lr_scheduler.load_state_dict(decode(held.header["lr_scheduler"]["state"]))
-    _set_random_states(held.header["random"], held.tensors[TORCH])
-    return Resumed(loaded, decode(held.header["position"]), decode(held.header["extra"]))
+        _load_schedule(schedule, saved.schedule or {})
+    saved.random.set_()
+    return Resumed(loaded, saved.position, saved.extra)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint holds besides the model, checked as far as it can be before anything is changed."""
+
+    optimizer: optimizers.Saved
+    schedule: Mapping[str, Any] | None
+    lr_kind: str | None
+    """The class of the learning-rate scheduler; None if there was none."""
+    lr_state: dict[str, Any]
+    random: RandomStates
+    position: Any
+    extra: Any
+
+
+def _saved(held: Container, source: str) -> _Saved:
+    header = held.header
+    try:
+        for key in ("optimizer", "schedule", "lr_scheduler", "random", "position", "extra"):
+            if key not in header:
+                raise CheckpointError(f"the file has no '{key}'.")
+        kind, state = _scheduler_of(header["lr_scheduler"])
+        return _Saved(
+            optimizers.from_json(header["optimizer"], held.under(OPTIMIZER)),
+            _schedule_of(header["schedule"]),
+            kind,
+            state,
+            random_states.from_json(header["random"], held.tensors.get(TORCH)),
+            decode(header["position"]),
+            decode(header["extra"]),
+        )
+    except CheckpointError as error:
+        raise CheckpointError([*error.problems, Problem("Nothing was changed.")], source=source) from None
+
+
+def _scheduler_of(data: Any) -> tuple[str | None, dict[str, Any]]:
+    """The class and the state of the learning-rate scheduler in a file."""
+    if data is None:
+        return None, {}
+    if not (isinstance(data, dict) and isinstance(data.get("kind"), str) and isinstance(data.get("state"), dict)):
+        raise CheckpointError("the lr_scheduler of the file is not one that tnmars writes.")
+    return data["kind"], decode(data["state"])
+
+
+def _schedule_of(data: Any) -> Mapping[str, Any] | None:
+    """The state of the schedule in a file."""
+    if data is None:
+        return None
+    state: dict[str, Any] = decode(data)
+    least = {"warmup_steps": 0, "every": 1, "seed": -inf, "steps": 0}
+    is_right = isinstance(state, dict) and all(is_int(state.get(key), low) for key, low in least.items())
+    if not is_right or not is_number(state.get("decay_steps")) or state["decay_steps"] <= 0:
+        raise CheckpointError("the schedule of the file is not one that tnmars writes.")
+    return state
+
+
+@contextmanager
+def _loaded(lr_scheduler: HasState | None, state: dict[str, Any], source: str) -> Iterator[None]:
+    """Loads the state of a learning-rate scheduler; if it or the block fails, the scheduler keeps its own state."""
+    if lr_scheduler is None:
+        yield
+        return
+    before = copy.deepcopy(lr_scheduler.state_dict())
+    try:
+        try:
+            lr_scheduler.load_state_dict(state)
+        except Exception as error:
+            text = f"the lr_scheduler does not take its state: {type(error).__name__} {error}."
+            raise CheckpointError([Problem(text), Problem("Nothing was changed.")], source=source) from error
+        yield
+    except BaseException:
+        lr_scheduler.load_state_dict(before)
+        raise
 
 
 def _read(source: Path, path: Path) -> Container:
@@ -208,14 +273,15 @@ def _way_out(source: Path, path: Path) -> str:
     return f"{what}: {other}. To continue from it: {call}."
 
 
-def _pairs(header: Mapping[str, Any], given: Mapping[str, object]) -> Iterator[Problem]:
+def _pairs(saved: _Saved, given: Mapping[str, object]) -> Iterator[Problem]:
     """What is in the file but not given, and what is given but not in the file."""
+    there = {"schedule": saved.schedule, "lr_scheduler": saved.lr_kind}
     for name, value in given.items():
-        if (header[name] is None) != (value is None):
+        if (there[name] is None) != (value is None):
             has, lacks = ("the file", "was not given") if value is None else ("the call", "is not in the file")
             yield Problem(f"{has} has {name}, which {lacks}.", f"Give {name}=... exactly if it was given to save.")
-        elif name == "lr_scheduler" and value is not None and header[name]["kind"] != type(value).__name__:
-            yield Problem(f"the lr_scheduler is {type(value).__name__}, but {header[name]['kind']} in the file.")
+        elif name == "lr_scheduler" and value is not None and saved.lr_kind != type(value).__name__:
+            yield Problem(f"the lr_scheduler is {type(value).__name__}, but {saved.lr_kind} in the file.")
 
 
 def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:
@@ -227,14 +293,3 @@ def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:
     schedule.load_state_dict(state)
     for value, was in zip(buffers, held, strict=True):
         value.copy_(was)
-
-
-def _set_random_states(states: Mapping[str, Any], generator: Tensor) -> None:
-    random.setstate(decode(states["python"]))
-    numpy.random.set_state(_arrays(decode(states["numpy"])))
-    torch.set_rng_state(generator.clone())  # torch casts it: a view at an odd address would crash the process
-
-
-def _arrays(state: dict[str, Any]) -> dict[str, Any]:
-    inner = state["state"]
-    return {**state, "state": {**inner, "key": numpy.array(inner["key"], dtype=numpy.uint32)}}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,6 +56,8 @@ SIZE = DIGEST + DIGITS + len(MIDDLE)
 END = SIZE + LENGTH
 PIECE = 2**20
 """The bytes that are read at a time to check a file."""
+LEVELS = 400
+"""How deep a header may be nested. What `tnmars.store.plain` writes is far below, and Python fails far above."""
 
 Buffer = bytes | memoryview
 Stamp = tuple[int, int, int, int, int]
@@ -211,10 +213,12 @@ def read(path: str | Path) -> Container:
     data = _verified(path)
     try:
         length = int.from_bytes(data[:8], "little")
-        table = json.loads(bytes(data[8 : 8 + length]))
-        about = json.loads(table.pop(METADATA)["tnmars"])
+        table = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_unique)
+        about = json.loads(table.pop(METADATA)["tnmars"], object_pairs_hook=_unique)
+        _check_levels(about)
         values = torch.from_numpy(data[8 + length :])
         tensors = {name: _view(values, **entry) for name, entry in table.items()}
+        _check_overlap(table)
         if about["version"] == VERSION:
             tensors |= {name: tensors[other] for name, other in about.pop("shared").items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
@@ -223,6 +227,37 @@ def read(path: str | Path) -> Container:
         text = f"{path}: has version {about['version']!r} of the format, but this tnmars reads version {VERSION}."
         raise CheckpointError(Problem(text, "Read it with the tnmars that wrote it, or a newer one."))
     return Container(about, dict(sorted(tensors.items())))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of a header. Of two equal keys, another reader might take the other one."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is given twice")
+    return table
+
+
+def _check_levels(about: object) -> None:
+    """Raises `ValueError` for a header whose depth could exhaust the stack of whoever walks over it."""
+    level = [about]
+    for _ in range(LEVELS):
+        level = [
+            entry
+            for value in level
+            if isinstance(value, (dict, list))
+            for entry in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested over {LEVELS} levels deep")
+
+
+def _check_overlap(table: Mapping[str, Any]) -> None:
+    """Raises `ValueError` if two tensors share bytes: a small file could claim any amount of memory."""
+    offsets = [entry["data_offsets"] for entry in table.values()]
+    spans = sorted((start, end) for start, end in offsets if start < end)
+    if any(before[1] > after[0] for before, after in pairwise(spans)):
+        raise ValueError("tensors overlap")
 
 
 def _view(values: Tensor, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
@@ -239,12 +274,20 @@ def _verified(path: str | Path) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
     """The bytes of a file, once its digest is checked. Raises `CheckpointError`."""
     try:
         with Path(path).open("rb") as stream:
-            data = numpy.empty(os.fstat(stream.fileno()).st_size, dtype=numpy.uint8)
+            size = os.fstat(stream.fileno()).st_size
+            head = stream.read(END)
+            wrong = _head_damage(head, size)
+            if wrong:  # before memory is taken for all of it
+                raise CheckpointError(f"{path}: {wrong}")
+            data = numpy.empty(size, dtype=numpy.uint8)
+            stream.seek(0)
             filled = 0
             while count := stream.readinto(data[filled:].data):
                 filled += count
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except MemoryError:
+        raise CheckpointError(f"{path}: has {size:,} bytes, for which there is not enough memory.") from None
     wrong = damage(data[:filled].data)
     if wrong:
         raise CheckpointError(f"{path}: {wrong}")
@@ -256,8 +299,8 @@ def damage(data: Buffer) -> str:
     return _damage(bytes(data[:END]), len(data), [memoryview(data)[END:]])
 
 
-def _damage(head: bytes, count: int, rest: Iterable[Buffer]) -> str:
-    """The same for a file of `count` bytes: its first ones, and all others in pieces."""
+def _head_damage(head: bytes, count: int) -> str:
+    """The same, as far as the first bytes of a file of `count` bytes tell."""
     if len(head) < END:
         return f"is damaged: it has {count:,} bytes, too few for a file that tnmars wrote."
     if head[8:DIGEST] != START or head[DIGEST + DIGITS : SIZE] != MIDDLE:
@@ -266,6 +309,14 @@ def _damage(head: bytes, count: int, rest: Iterable[Buffer]) -> str:
     if size != b"%0*d" % (LENGTH, count):
         said = f"{int(size):,}" if size.isdigit() else "another number"
         return f"is damaged: it has {count:,} bytes, but says that {said} were written."
+    return ""
+
+
+def _damage(head: bytes, count: int, rest: Iterable[Buffer]) -> str:
+    """The same for a file of `count` bytes: its first ones, and all others in pieces."""
+    wrong = _head_damage(head, count)
+    if wrong:
+        return wrong
     digest = hashlib.sha256(head[:DIGEST] + b"0" * DIGITS + head[DIGEST + DIGITS :])
     for piece in rest:
         digest.update(piece)

@@ -6,21 +6,22 @@ changes a model only once everything is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
 from tnmars.layer.distributed import is_first_rank, is_sharded
 from tnmars.layer.distributed import whole as whole_tensor
 from tnmars.layer.module import Shell, TNModule
-from tnmars.models.rebuilt import place_of, register_
+from tnmars.models.rebuilt import is_place, place_of
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
+from tnmars.store.loading import Loading, Stored, plain_name, prefix_of
 
 SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
 """The sizes that both a layer of torch and the compiled one that replaces it have."""
@@ -83,30 +84,24 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A model in a file: its compiled layers as data, and its tensors."""
-
-    layers: Sequence[Mapping[str, Any]]
-    tensors: Mapping[str, Tensor]
-
-    def of(self, layer: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The tensors of a layer, by their names in its own state dict."""
-        prefix = _prefix(layer["names"][0])
-        return {name[len(prefix) :]: value for name, value in self.tensors.items() if name.startswith(prefix)}
-
-
-def _prefix(name: str) -> str:
-    return f"{name}." if name else ""
-
-
 def stored(held: Container) -> Stored:
     """The model in a file of `save` or of `save_checkpoint`."""
     layers = held.header.get("layers")
-    if not isinstance(layers, list) or not all(isinstance(entry, dict) and entry.get("names") for entry in layers):
+    if not isinstance(layers, list) or not all(isinstance(entry, dict) and _are_names(entry) for entry in layers):
         raise CheckpointError("the file does not say which layers are compiled; it was not written by tnmars.")
+    names = [name for entry in layers for name in entry["names"]]
+    if len(set(names)) < len(names):
+        raise CheckpointError("the file describes a layer twice; it was not written by tnmars.")
     tensors = held.under(MODEL) if held.header.get("kind") == "checkpoint" else dict(held.tensors)
     return Stored(layers, tensors)
+
+
+def _are_names(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has names of a layer, as `save` writes them."""
+    names = entry.get("names")
+    if not names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    return not entry.get("rebuilt") or all(map(is_place, names))
 
 
 def load_into(model: nn.Module, path: str | Path) -> nn.Module:
@@ -144,9 +139,15 @@ def load_into(model: nn.Module, path: str | Path) -> nn.Module:
 def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
     """A model and what it is to become, checked to fit. Raises `TnmarsError`; changes nothing."""
     problems: list[Problem] = []
+    damage: list[Problem] = []
     made: dict[str, TNModule] = {}
     for entry in held.layers:
-        problems += _replace(model, entry, made)
+        try:
+            problems += _replace(model, held, entry, made)
+        except CheckpointError as error:
+            damage += (Problem(f"layer '{entry['names'][0]}': {one.text}", one.hint) for one in error.problems)
+    if damage:
+        raise CheckpointError([*damage, *problems, Problem("Nothing was changed.")], source=source)
     if not problems:
         problems = list(_differences(model, held, made))
     if problems:
@@ -154,8 +155,8 @@ def prepare(model: nn.Module, held: Stored, source: str) -> Loading:
     return Loading(model, held, made)
 
 
-def _replace(model: nn.Module, entry: Mapping[str, Any], made: dict[str, TNModule]) -> Iterator[Problem]:
-    """Builds the layer of an entry, for all its names; yields what prevents it."""
+def _replace(model: nn.Module, held: Stored, entry: Mapping[str, Any], made: dict[str, TNModule]) -> Iterator[Problem]:
+    """Builds the layer of an entry, for all its names; yields what prevents it. Raises `CheckpointError`."""
     modules = dict(model.named_modules(remove_duplicate=False))
     olds: dict[str, nn.Module] = {}
     for name in entry["names"]:
@@ -169,11 +170,7 @@ def _replace(model: nn.Module, entry: Mapping[str, Any], made: dict[str, TNModul
     if not olds:
         return
     first = next(iter(olds.values()))
-    try:
-        layer = record.from_json(entry, _device(first))
-    except TnmarsError as error:
-        yield from (Problem(f"layer '{entry['names'][0]}': {one.text}", one.hint) for one in error.problems)
-        return
+    layer = record.from_json(entry, held.of(entry), _device(first))
     layer.train(first.training)
     for name, old in olds.items():
         made[name] = layer
@@ -196,7 +193,7 @@ def _unfit(module: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:
         known = listing(list(module._parameters))
         yield Problem(f"layer '{path}' has no parameter '{key}', which the file has.", f"Parameters: {known}.")
     elif tuple(value.shape) != shape:
-        yield Problem(f"parameter '{_prefix(path)}{key}' has shape {tuple(value.shape)}, but {shape} in the file.")
+        yield Problem(f"parameter '{prefix_of(path)}{key}' has shape {tuple(value.shape)}, but {shape} in the file.")
 
 
 def _known(modules: Mapping[str, nn.Module]) -> str:
@@ -214,10 +211,10 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
     """Tensors that are missing, unexpected, of another shape, or tied in the model but not in the file."""
     expected: dict[str, Any] = dict(model.state_dict(keep_vars=True))
     for name, layer in made.items():
-        prefix = _prefix(name)
+        prefix = prefix_of(name)
         expected = {key: value for key, value in expected.items() if not key.startswith(prefix)}
         if layer.is_rebuilt:
-            expected.pop(_plain(name), None)
+            expected.pop(plain_name(name), None)
         expected |= {f"{prefix}{key}": value for key, value in layer.state_dict(keep_vars=True).items()}
     known = [key for key in expected if key not in held.tensors]
     for key in known:
@@ -237,6 +234,10 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
         elif value.is_meta:
             fix = "Give it memory first: model.to_empty(device='cpu')."
             yield Problem(f"tensor '{key}' of the model is on the meta device.", fix)
+        elif is_lazy(value):
+            yield Problem(f"tensor '{key}' of the model has no shape yet.", "Run the model once before you load.")
+        elif reason := _unwritable(value):
+            yield Problem(f"tensor '{key}' of the model {reason}, so nothing can be copied into it.")
         elif stored.shape != value.shape:
             yield Problem(
                 f"tensor '{key}' has shape {tuple(value.shape)} in the model, but {tuple(stored.shape)} in the file."
@@ -247,118 +248,14 @@ def _differences(model: nn.Module, held: Stored, made: Mapping[str, TNModule]) -
                 yield Problem(f"tensors '{other}' and '{key}' are one in the model, but differ in the file.")
 
 
+def _unwritable(value: Tensor) -> str:
+    """Why a tensor cannot be written to, or nothing."""
+    if value.layout is not torch.strided:
+        return f"has layout {value.layout}"
+    if value.is_inference():
+        return "was made in inference mode"
+    return "has entries that share memory" if torch._debug_has_internal_overlap(value) == 1 else ""
+
+
 def _same(first: Tensor, second: Tensor) -> bool:
     return first is second or (first.dtype == second.dtype and first.equal(second))
-
-
-def _plain(name: str) -> str:
-    """The name of a parameter when it is a plain one, from the name of the layer that rebuilds it."""
-    path, key = place_of(name)
-    return f"{_prefix(path)}{key}"
-
-
-@dataclass
-class Loading:
-    """A model and what it is to become. Nothing changes before `apply`."""
-
-    model: nn.Module
-    held: Stored
-    made: Mapping[str, TNModule]
-    """The new layers by name."""
-
-    def apply(self) -> nn.Module:
-        """Puts layers and tensors into the model. Returns it, or its replacement."""
-        self._share_parameters()
-        for name, layer in self.made.items():
-            old = self._module(name)
-            if old is layer:
-                continue
-            if old is None:
-                self._rebuild(name, layer)
-            elif isinstance(old, TNModule):
-                if layer.is_rebuilt:
-                    layer.to(old.dtype)
-                _become_(old, layer)
-                self._take_over(layer, old)
-            elif name:
-                self.model.set_submodule(name, layer)
-            else:
-                self.model = layer
-        self.model.load_state_dict(dict(self.held.tensors), strict=True)
-        return self.model
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """How the names of the parameters start that the file's own replace."""
-        plain = [_plain(name) for name, layer in self.made.items() if layer.is_rebuilt]
-        return (*map(_prefix, self.made), *plain)
-
-    def _module(self, name: str) -> nn.Module | None:
-        return dict(self.model.named_modules(remove_duplicate=False)).get(name)
-
-    def _rebuild(self, name: str, layer: TNModule) -> None:
-        """Lets a layer rebuild a plain parameter, in the dtype of the module that it belongs to."""
-        path, key = place_of(name)
-        module = self.model.get_submodule(path)
-        layer.to(module._parameters[key].dtype)  # type: ignore[union-attr]
-        register_(module, key, layer)
-
-    def _take_over(self, layer: TNModule, old: TNModule) -> None:
-        """Gives a layer with several names to all of them."""
-        for name, other in self.made.items():
-            if not name or other is not layer or self._module(name) is old:
-                continue
-            if self._module(name) is None:
-                self._rebuild(name, old)
-            else:
-                self.model.set_submodule(name, old)
-
-    def _share_parameters(self) -> None:
-        """Gives new layers the file's dtypes and ties, and the model's own parameters wherever they fit."""
-        own = self.model.state_dict(keep_vars=True)
-        used: set[int] = set()
-        place: dict[int, nn.Parameter] = {}
-        prefixes = tuple(map(_prefix, self.made))
-        for key in sorted(own, key=lambda key: key.startswith(prefixes)):
-            value, found = own[key], self.held.tensors.get(key)
-            if found is None or not isinstance(value, nn.Parameter) or value.shape != found.shape:
-                continue
-            if (value.dtype == found.dtype or not key.startswith(prefixes)) and id(value) not in used:
-                used.add(id(value))
-                place.setdefault(id(found), value)
-        for name, layer in self.made.items():
-            for key in layer.state_dict():
-                _put(layer, key, self.held.tensors[f"{_prefix(name)}{key}"], place)
-
-
-def _put(layer: nn.Module, key: str, found: Tensor, place: dict[int, nn.Parameter]) -> None:
-    """Sets a parameter or buffer of a layer: the one already chosen for a tensor of the file, or a new one."""
-    module, last = owner(layer, key)
-    value = module._parameters.get(last)
-    if value is None:
-        buffer = module._buffers[last]
-        assert buffer is not None
-        module._buffers[last] = buffer.to(found.dtype)
-        return
-    if id(found) not in place:
-        place[id(found)] = nn.Parameter(torch.empty_like(value, dtype=found.dtype))
-    place[id(found)].requires_grad_(value.requires_grad)
-    module._parameters[last] = place[id(found)]
-
-
-def owner(layer: nn.Module, key: str) -> tuple[nn.Module, str]:
-    """The module that holds a parameter or buffer of a layer, and its name there. A core may be called `forward`."""
-    *path, last = key.split(".")
-    for part in path:
-        inner = layer._modules[part]
-        assert inner is not None
-        layer = inner
-    return layer, last
-
-
-def _become_(old: TNModule, new: TNModule) -> None:
-    """Makes a layer another one; it stays the same object, with its hooks and its training mode."""
-    base = nn.Module().__dict__.keys() - {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
-    kept = {key: value for key, value in old.__dict__.items() if key in base}
-    old.__dict__.clear()
-    old.__dict__.update({**new.__dict__, **kept})

@@ -6,14 +6,16 @@ the ones that the optimizer was made for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
 from tnmars.layer.distributed import whole
+from tnmars.spec.nodes import shorten
 from tnmars.store.plain import decode, encode
 
 Optimizer = torch.optim.Optimizer
@@ -54,6 +56,33 @@ def _split(entries: Mapping[str, Any], where: str, tensors: dict[str, Tensor]) -
     return plain
 
 
+@dataclass(frozen=True)
+class Saved:
+    """The optimizer of a file."""
+
+    kind: str
+    groups: Sequence[tuple[Sequence[str], Mapping[str, Any]]]
+    """For each group, the names of its parameters, and its settings."""
+    state: Mapping[str, Mapping[str, Any]]
+    """The state of each parameter by name."""
+
+
+def from_json(data: object, tensors: Mapping[str, Tensor]) -> Saved:
+    """What `to_json` was given. Raises `CheckpointError` for anything that it does not return."""
+    try:
+        assert isinstance(data, dict) and isinstance(data["kind"], str), "no kind"
+        groups = []
+        for at, group in enumerate(data["groups"]):
+            assert isinstance(group["params"], list), "no list of parameters"
+            assert all(isinstance(name, str) for name in group["params"]), "no names"
+            groups.append((group["params"], _joined(group["settings"], f"groups.{at}", tensors)))
+        state = {name: _joined(entries, f"state.{name}", tensors) for name, entries in data["state"].items()}
+        return Saved(data["kind"], groups, state)
+    except (AssertionError, LookupError, TypeError, AttributeError) as error:
+        text = f"the optimizer of the file is not one that tnmars writes: {type(error).__name__} {error}."
+        raise CheckpointError(text) from None
+
+
 def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What `_split` was given."""
     return {
@@ -63,39 +92,47 @@ def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor
 
 
 def problems(
-    optimizer: Optimizer, data: Mapping[str, Any], model: nn.Module, compiled: tuple[str, ...]
+    optimizer: Optimizer, saved: Saved, model: nn.Module, compiled: tuple[str, ...], after: frozenset[str]
 ) -> Iterator[Problem]:
-    """What prevents loading; parameters whose names start with one of `compiled` may differ."""
+    """What prevents loading; parameters whose names start with one of `compiled` may differ.
+
+    `after` has the names of all parameters that the model will have.
+    """
     kind = type(optimizer).__name__
-    if kind != data["kind"]:
-        yield Problem(f"the optimizer is {kind}, but {data['kind']} in the file.")
+    if kind != saved.kind:
+        yield Problem(f"the optimizer is {kind}, but {shorten(saved.kind)} in the file.")
     names = {value: name for name, value in model.named_parameters()}
     held = [names.get(value) for group in optimizer.param_groups for value in group["params"]]
     if None in held:
         yield Problem("the optimizer holds a parameter that the model does not have.")
+    trained = [name for params, _ in saved.groups for name in params]
     have = {name for name in held if name is not None and not name.startswith(compiled)}
-    want = {name for group in data["groups"] for name in group["params"] if not name.startswith(compiled)}
+    want = {name for name in trained if not name.startswith(compiled)}
     if have - want:
         yield Problem(f"the optimizer trains {listing(sorted(have - want))}, but not in the file.")
     if want - have:
         yield Problem(f"the optimizer of the file trains {listing(sorted(want - have))}, but this one does not.")
+    strange = {*trained, *saved.state} - after - want
+    if strange:
+        yield Problem(f"the optimizer of the file has {listing(sorted(strange))}, which the model does not have.")
+    if len(set(trained)) < len(trained):
+        yield Problem("the optimizer of the file has a parameter in two groups.")
 
 
-def load_(optimizer: Optimizer, data: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+def load_(optimizer: Optimizer, saved: Saved, model: nn.Module) -> None:
     """Gives an optimizer the groups and the state of a file, for the parameters that the model has now."""
     named = dict(model.named_parameters(remove_duplicate=False))
     groups = optimizer.param_groups
-    for at, group in enumerate(data["groups"]):
-        settings = {**optimizer.defaults, **_joined(group["settings"], f"groups.{at}", tensors)}
+    for at, (params, settings) in enumerate(saved.groups):
         if at == len(groups):
             groups.append({})
-        groups[at].update({"params": [named[name] for name in group["params"]], **settings})
-    del groups[len(data["groups"]) :]
+        groups[at].update({"params": [named[name] for name in params], **optimizer.defaults, **settings})
+    del groups[len(saved.groups) :]
     optimizer.state.clear()
-    for name, entries in data["state"].items():
+    for name, entries in saved.state.items():
         parameter = named[name]
         moved = any(group.get("capturable") or group.get("fused") for group in groups)
         optimizer.state[parameter] = {
             key: value.to(parameter.device) if isinstance(value, Tensor) and (moved or key != "step") else value
-            for key, value in _joined(entries, f"state.{name}", tensors).items()
+            for key, value in entries.items()
         }

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import CheckpointError, Problem, TnmarsError
+
+LEVELS = 100
+"""How deep lists, tuples and dicts may be nested. It is well below the depth at which Python's own readers fail."""
 
 
-def encode(value: Any, where: str) -> Any:
+def encode(value: Any, where: str, levels: int = LEVELS) -> Any:
     """A value as plain data. Raises `TnmarsError` with the place of anything else.
 
     >>> encode({"betas": (0.9, 0.99), "at": {30: 1}}, "x")
@@ -24,12 +27,18 @@ def encode(value: Any, where: str) -> Any:
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if not levels:
+        text = f"{where.partition('[')[0]} is nested over {LEVELS} levels deep."
+        raise TnmarsError(Problem(text, "Make it flatter."))
     if isinstance(value, list):
-        return [encode(entry, f"{where}[{at}]") for at, entry in enumerate(value)]
+        return [encode(entry, f"{where}[{at}]", levels - 1) for at, entry in enumerate(value)]
     if isinstance(value, tuple):
-        return {"$tuple": [encode(entry, f"{where}[{at}]") for at, entry in enumerate(value)]}
+        return {"$tuple": [encode(entry, f"{where}[{at}]", levels - 1) for at, entry in enumerate(value)]}
     if isinstance(value, Mapping):
-        pairs = [[encode(key, where), encode(entry, f"{where}.{key}")] for key, entry in value.items()]
+        pairs = [
+            [encode(key, where, levels - 1), encode(entry, f"{where}.{key}", levels - 1)]
+            for key, entry in value.items()
+        ]
         if all(isinstance(key, str) and not key.startswith("$") for key in value) and not isinstance(value, Counter):
             return dict(pairs)
         return {"$counter" if isinstance(value, Counter) else "$table": pairs}
@@ -38,18 +47,27 @@ def encode(value: Any, where: str) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given.
+    """What `encode` was given. Raises `CheckpointError` for anything that `encode` does not return.
 
     >>> decode(encode({"betas": (0.9, 0.99), "at": {30: 1}}, "x"))
     {'betas': (0.9, 0.99), 'at': {30: 1}}
     """
-    if isinstance(value, list):
-        return [decode(entry) for entry in value]
-    if not isinstance(value, dict):
+    try:
+        return _decoded(value, LEVELS)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the file holds data that tnmars does not write: {error}.") from None
+
+
+def _decoded(value: Any, levels: int) -> Any:
+    if not isinstance(value, (list, dict)):
         return value
+    if not levels:
+        raise ValueError(f"it is nested over {LEVELS} levels deep")
+    if isinstance(value, list):
+        return [_decoded(entry, levels - 1) for entry in value]
     if value.keys() == {"$tuple"}:
-        return tuple(decode(entry) for entry in value["$tuple"])
+        return tuple(_decoded(entry, levels - 1) for entry in value["$tuple"])
     for mark, kind in (("$table", dict), ("$counter", Counter)):
         if value.keys() == {mark}:
-            return kind({decode(key): decode(entry) for key, entry in value[mark]})
-    return {key: decode(entry) for key, entry in value.items()}
+            return kind({_decoded(key, levels - 1): _decoded(entry, levels - 1) for key, entry in value[mark]})
+    return {key: _decoded(entry, levels - 1) for key, entry in value.items()}

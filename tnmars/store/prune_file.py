@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.difference import Difference, difference
+from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
 from tnmars.pruning.prune_model import LayerCut, apply, layer_keep
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
-from tnmars.store.model import Stored, owner, stored
+from tnmars.store.loading import Stored, owner
+from tnmars.store.model import stored
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 """The letters of a layer's name that are replaced in the name of a file."""
@@ -38,6 +40,13 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
     The step that a checkpoint's schedule has reached is noted in the pruned graphs' origin. Cores that layers share
     stay shared. Raises `TnmarsError`, before anything is written, if no layer has gates, or as `tnmars.prune` does.
     """
+    held, layers = pruned(source)
+    write(target, held)
+    return layers
+
+
+def pruned(source: str | Path) -> tuple[Container, list[PrunedLayer]]:
+    """What `prune_file` writes, and the layers that it returns."""
     held = read(source)
     model = stored(held)
     selecting = [entry for entry in model.layers if record.is_selecting(entry)]
@@ -45,7 +54,8 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
         fix = "Only layers that were compiled with a selector, and are not pruned yet, have gates."
         raise TnmarsError(Problem(f"{source}: no layer has gates, so there is nothing to prune.", fix))
     schedule = held.header.get("schedule")
-    step = schedule["steps"] if schedule else None
+    steps = schedule.get("steps") if isinstance(schedule, Mapping) else None
+    step = steps if is_int(steps, 0) else None
     shared: dict[int, nn.Parameter] = {}
     layers = {entry["names"][0]: built(model, entry, shared) for entry in selecting}
     before = {name: layer.graph for name, layer in layers.items()}
@@ -58,8 +68,8 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
         {"names": entry["names"], **record.to_json(layers[entry["names"][0]])} if entry in selecting else entry
         for entry in model.layers
     ]
-    write(target, Container({"kind": "model", "layers": entries}, tensors))
-    return [PrunedLayer(name, layer.graph, difference(before[name], layer.graph)) for name, layer in layers.items()]
+    cut = [PrunedLayer(name, layer.graph, difference(before[name], layer.graph)) for name, layer in layers.items()]
+    return Container({"kind": "model", "layers": entries}, tensors), cut
 
 
 def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Parameter] | None = None) -> TNModule:
@@ -69,7 +79,7 @@ def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Paramete
     """
     held = model.of(entry)
     try:
-        layer = record.from_json(entry)
+        layer = record.from_json(entry, held)
         layer.load_state_dict({name: value.clone() for name, value in held.items()}, strict=True, assign=True)
     except (TnmarsError, RuntimeError) as error:
         raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None

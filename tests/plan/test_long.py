@@ -1,0 +1,65 @@
+"""Graphs with hundreds of cores: nothing recurses in their depth, and planning takes seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+from oracle import error
+
+import tnmars
+from tnmars.errors import GraphError
+from tnmars.graph import Graph
+from tnmars.graph.parts import MAX_CORES
+from tnmars.plan.tree import Pair, Rows, inside_out, leaves_of
+
+SIZES = {f"i{at}": 2 if at < 6 else 1 for at in range(1000)}
+
+
+def chain(count: int) -> Graph:
+    ends = [[f"r{at - 1}"] * (at > 0) + [f"r{at}"] * (at < count - 1) for at in range(count)]
+    cores = " ".join(f"G{at}[{','.join([*ends[at], f'i{at}', *['o'] * (at == 0)])}]" for at in range(count))
+    return tnmars.network("linear", cores, inputs=dict(list(SIZES.items())[:count]), outputs={"o": 3}, bonds=2)
+
+
+def star(count: int) -> Graph:
+    cores = "C[r,o] " + " ".join(f"G{at}[i{at},r]" for at in range(count - 1))
+    return tnmars.network("linear", cores, inputs=dict(list(SIZES.items())[: count - 1]), outputs={"o": 3}, bonds=2)
+
+
+@pytest.mark.parametrize(("graph", "usual"), [(chain(500), 0.5), (star(500), 1.0)], ids=["chain", "star"])
+def test_a_graph_of_500_cores_is_computed(graph: Graph, usual: float) -> None:
+    """Entries around `usual` keep a product of 500 cores from vanishing."""
+    started = time.process_time()
+    layer = tnmars.compile(graph, batch=4, dtype=torch.float64, bias=False)
+    assert time.process_time() - started < 10
+    for core in layer.cores.parameters():
+        core.data.normal_(usual, 0.01)
+    x = torch.rand(4, 64, dtype=torch.float64)
+    expected = x @ layer.dense().T
+    assert expected.abs().min() > 1e-6
+    assert error(layer(x), expected) < 1e-10
+
+
+def test_a_deep_tree_is_compared_without_recursion() -> None:
+    def deep(first: int) -> Pair:
+        tree = Pair(first, 1)
+        for at in range(2, 5000):
+            tree = Pair(tree, Rows(at) if at == 7 else at)
+        return tree
+
+    assert sys.getrecursionlimit() < 5000
+    one, two = deep(0), deep(0)
+    assert one == two and hash(one) == hash(two) and {one: 1}[two] == 1
+    assert one != deep(6000) and one.has_rows
+    assert leaves_of(one) == frozenset(range(5000))
+    assert sum(1 for _ in inside_out(one, {})) == 2 * 5000 - 1 + 1
+
+
+def test_too_many_cores_are_refused_at_once() -> None:
+    with pytest.raises(GraphError, match=rf"has {MAX_CORES + 1:,} cores, but may have at most {MAX_CORES:,}"):
+        tnmars.families.tt("tensor", free=(1,) * (MAX_CORES + 1), rank=1)
+    with pytest.raises(GraphError, match=r"the dense tensor would have more than 2\^900 entries"):
+        tnmars.families.tt("tensor", free=(2,) * 901, rank=2)

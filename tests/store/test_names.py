@@ -1,0 +1,84 @@
+"""What can be trained can be saved and read: many terms, and names that torch or the file format use themselves."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tnmars
+from tnmars.errors import GraphError
+
+COPIES = """
+tnmars: 1
+kind: linear
+modes: {in: {i: 4, j: 2}, out: {o: 3}}
+terms:
+  t:
+    copies: 900
+    bonds: {r: 1, s: 1}
+    cores: {A: [i, r], B: [r, j, s], C: [s, o]}
+"""
+NAMES = ("_modules", "_parameters", "_buffers", "__metadata__", "__class__", "training", "state_dict")
+
+
+def test_many_copies_are_saved_written_and_read(tmp_path: Path) -> None:
+    graph = tnmars.loads(COPIES)
+    tnmars.save_spec(graph, tmp_path / "a.yaml")
+    assert tnmars.load(tmp_path / "a.yaml") == graph
+    layer = tnmars.compile(graph, batch=4)
+    tnmars.save(layer, tmp_path / "a")
+    back = tnmars.load_into(nn.Identity(), tmp_path / "a")
+    x = torch.randn(2, 8)
+    assert back.graph == graph and torch.equal(back(x), layer(x))
+
+
+@pytest.mark.parametrize("what", ["core", "bond", "mode", "term"])
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_torch_uses_itself(name: str, what: str, tmp_path: Path) -> None:
+    used = {"core": "A", "bond": "r", "mode": "i", "term": "t", what: name}
+    inside = f"bonds: {{{used['bond']}: 2}}, cores: {{{used['core']}: [{used['mode']}, {used['bond']}], "
+    inside += f"B: [{used['bond']}, o]}}"
+    text = f"tnmars: 1\nkind: linear\nmodes: {{in: {{{used['mode']}: 4}}, out: {{o: 3}}}}\n"
+    graph = tnmars.loads(f"{text}terms: {{{used['term']}: {{{inside}}}, t2: {{{inside}}}}}\n")
+    assert tnmars.loads(tnmars.dump(graph)) == graph
+    layer = tnmars.compile(graph, selector=tnmars.Mars(spread=1.0), batch=4)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    tnmars.save(layer, tmp_path / "a")
+    tnmars.save_checkpoint(tmp_path / "b", layer, optimizer)
+    fresh = tnmars.compile(graph, selector=tnmars.Mars(spread=1.0), batch=4)
+    tnmars.load_checkpoint(tmp_path / "b", fresh, torch.optim.Adam(fresh.parameters()))
+    x = torch.randn(2, 4)
+    expected = layer.eval()(x)
+    for other in (tnmars.load_into(nn.Identity(), tmp_path / "a"), fresh, copy.deepcopy(layer)):
+        assert torch.equal(other.eval()(x), expected)
+    assert torch.allclose(tnmars.prune(layer)(x), expected, atol=1e-5)
+    assert torch.allclose(tnmars.freeze(layer)(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff"])
+def test_half_of_a_surrogate_pair_is_refused_at_once(text: str) -> None:
+    graph = tnmars.families.lowrank("linear", inputs=(4,), outputs=(3,), rank=2)
+    for origin in ({"note": text}, {"note": {text: 1}}, {"note": [text]}):
+        with pytest.raises(GraphError, match="origin must be plain data"):
+            graph.with_origin(origin)
+    with pytest.raises(GraphError, match="the graph's name must be one line of text"):
+        tnmars.Graph(graph.kind, graph.modes, graph.terms, name=text)
+
+
+def test_a_module_may_have_any_name(tmp_path: Path) -> None:
+    model = nn.Module()
+    graph = tnmars.families.lowrank("linear", inputs=(4,), outputs=(3,), rank=2)
+    for name in ("a\ud800", "__metadata__", "größe"):
+        model.add_module(name, tnmars.compile(graph))
+    tnmars.save(model, tmp_path / "a")
+    fresh = copy.deepcopy(model)
+    for value in fresh.parameters():
+        value.data.zero_()
+    tnmars.load_into(fresh, tmp_path / "a")
+    assert all(value.equal(fresh.state_dict()[name]) for name, value in model.state_dict().items())
