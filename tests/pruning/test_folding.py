@@ -212,7 +212,8 @@ def test_state_that_cannot_be_scaled_is_refused() -> None:
         tnmars.prune_(layer, optimizer)
     assert str(caught.value) == (
         "RMSprop keeps 'square_avg', and it is not known how that changes when gates are multiplied into a core. "
-        "Nothing was changed.\n  Make a new optimizer after the cut: prune_(model)."
+        "Nothing was changed.\n  Make a new optimizer after the cut, prune_(model), or use a selector whose kept gates "
+        "are 1, such as GaussianGates(fold=False)."
     )
     assert torch.equal(layer.cores.get("A"), before) and layer.masks is not None
     set_gates(layer, {"r": torch.ones(4)})

@@ -71,7 +71,7 @@ def is_unbiased(draws: np.ndarray, wanted: np.ndarray) -> bool:
 
 # --- the model -------------------------------------------------------------------------------------------------------
 
-SELECTORS: dict[str, Selector] = {"mars": Mars(), "gaussian": GaussianGates(), "annealed": Annealed()}
+SELECTORS: dict[str, Selector] = {"mars": Mars(), "gaussian": GaussianGates(fold=False), "annealed": Annealed()}
 
 
 def ten(selector: Selector) -> tnmars.TNModule:
@@ -219,7 +219,7 @@ def test_gates_are_sampled_again_afterwards() -> None:
 
 
 def test_gradients_are_added_and_certain_gates_have_none() -> None:
-    model = nn.Sequential(lowrank(GaussianGates()), nn.Linear(5, 6).double(), lowrank(Mars()))
+    model = nn.Sequential(lowrank(GaussianGates(fold=False)), nn.Linear(5, 6).double(), lowrank(Mars()))
     set_gates(model[2], {"r": torch.tensor([1000.0, -1000.0, 0.3, -0.2])})
     x = torch.randn(7, 6, dtype=torch.float64)
     for _ in range(2):
@@ -274,6 +274,10 @@ def test_training_with_hard_gates_closes_what_is_not_needed() -> None:
         (dict(samples=2.0), "samples is 2.0, but must be a whole number, at least 1."),
         (dict(baseline=1.0), "estimator 'arm' has no baseline.\n  Leave baseline out."),
         (dict(estimator="reinforce", baseline=math.nan), "baseline is nan, but must be a number."),
+        (
+            dict(estimator="reinforce", baseline=torch.zeros(2)),
+            "baseline is tensor([0., 0.]), but must be a number.",
+        ),
     ],
 )
 def test_what_is_said(keywords: dict[str, object], text: str) -> None:
@@ -288,4 +292,28 @@ def test_a_model_without_gates_and_a_loss_that_is_no_scalar_are_refused() -> Non
     layer = lowrank(Given())
     with pytest.raises(tnmars.TnmarsError, match=r"a loss of shape \(2,\), but must return a scalar"):
         tnmars.gate_gradient_(layer, lambda: torch.zeros(2))
+    with pytest.raises(tnmars.TnmarsError, match=r"^the closure returned None, but must return the loss\.$"):
+        tnmars.gate_gradient_(layer, lambda: None)
     assert layer.masks.held is None
+
+
+def test_selectors_whose_kept_gates_are_not_one_are_refused() -> None:
+    """They would be evaluated with other gates than those that were drawn."""
+    model, calls = nn.Sequential(lowrank(Mars()), lowrank(GaussianGates(start_at=2.0))), []
+    with pytest.raises(tnmars.TnmarsError) as caught:
+        tnmars.gate_gradient_(model, lambda: calls.append(0) or 1.0)
+    assert str(caught.value) == (
+        "layer '1': GaussianGates keeps gates that are not 1, but here gates of 0 and 1 are drawn: another network would "
+        "be trained than the one that is kept. Nothing was changed.\n  Use a selector whose kept gates are 1, such as "
+        "GaussianGates(fold=False)."
+    )
+    assert not calls and not GaussianGates().rounds_to_one
+    assert all(selector.rounds_to_one for selector in (*SELECTORS.values(), Given()))
+
+
+def test_a_baseline_may_be_a_tensor() -> None:
+    layer = ten(Mars())
+    number, tensor = (
+        drawn(layer, reads(layer), 2, estimator="reinforce", baseline=value) for value in (5.0, torch.tensor([5.0]))
+    )
+    assert np.array_equal(number, tensor)

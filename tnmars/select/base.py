@@ -130,6 +130,11 @@ class Selector:
         """
         return torch.ones_like(logits)
 
+    @property
+    def rounds_to_one(self) -> bool:
+        """Whether kept gates are 1 in `eval()` whatever their logits, as far as `rounded` shows for logits up to 8."""
+        return bool((self.rounded(torch.linspace(-8.0, 8.0, 257)) == 1.0).all())
+
     def charge(self, cost: Tensor, probability: Tensor) -> Tensor:
         """The penalty of a layer in nats, a scalar; 0 by default.
 

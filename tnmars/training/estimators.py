@@ -2,7 +2,7 @@
 
 A relaxed sample has a gradient, but it is that of another objective. Here gates are exactly 0 or 1, drawn with the
 probabilities of the selector, and the gradient of the expected loss comes from the losses of a few such draws. So any
-loss will do, and any selector with gates.
+loss will do, and any selector whose kept gates are 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gate_gradient_(
     estimator: str = "arm",
     *,
     samples: int = 1,
-    baseline: float | None = None,
+    baseline: float | Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
     """Adds an unbiased estimate of the gradient of the expected loss to `.grad` of the logits; returns the mean loss.
@@ -43,7 +43,8 @@ def gate_gradient_(
     `backward` itself, or return a number if it does. The penalty may be part of the loss; its own gradient is exact.
 
     Args:
-        model: A model with layers that have gates. Its mode, `train()` or `eval()`, does not matter to the gates.
+        model: A model with layers that have gates. Kept gates must be 1 in `eval()`, as those that are drawn here:
+            `GaussianGates` needs `fold=False`. The mode of the model does not matter to the gates.
         closure: A function without arguments that returns the loss, a scalar. It is called `samples` times for
             REINFORCE, and twice as often for ARM. Use the same data in all calls: the losses of different draws are
             compared.
@@ -51,14 +52,15 @@ def gate_gradient_(
             merge gradient", ICLR 2019). It needs no baseline. `"reinforce"`: losses times the slope of the
             log-probability of the gates.
         samples: The number of draws, at least 1. The variance falls in proportion.
-        baseline: For `"reinforce"`, a number near the mean loss that is subtracted from it. It reduces the variance a
-            lot, and must not depend on the gates of this call: a running mean of earlier losses is right. By default
-            each of several draws has the mean loss of the others, and a single draw has 0.
+        baseline: For `"reinforce"`, a number or a tensor of one element near the mean loss, which is subtracted from
+            it. It reduces the variance a lot, and must not depend on the gates of this call: a running mean of earlier
+            losses is right. By default each of several draws has the mean loss of the others, and a single draw has 0.
         generator: The random numbers; torch's own by default. Under several processes pass generators of equal state,
             and average the gradients of the logits.
 
     Raises:
-        TnmarsError: If no layer has gates, or an argument makes no sense.
+        TnmarsError: If no layer has gates, kept gates of a layer are not 1, the closure returns no scalar, or an
+            argument makes no sense.
 
     Example:
         >>> import tnmars
@@ -75,16 +77,14 @@ def gate_gradient_(
         ...     optimizer.step()
         ...     optimizer.zero_grad()
     """
-    _check(estimator, samples, baseline)
-    gated = [layer for _, layer in layers(model) if layer.masks is not None]
-    if not gated:
-        raise TnmarsError(Problem("no layer of the model has gates to train.", "Compile with a selector that has."))
+    level = _check(estimator, samples, baseline)
+    gated = _gated(model)
     chances = _chances(gated)
     trial = _Trial(gated, closure, 1.0 / (samples * ESTIMATORS[estimator].calls))
     device = chances.device
     uniforms = [torch.rand(chances.numel(), generator=generator, dtype=torch.float64) for _ in range(samples)]
     try:
-        slope = ESTIMATORS[estimator].slope(trial, chances.detach(), [one.to(device) for one in uniforms], baseline)
+        slope = ESTIMATORS[estimator].slope(trial, chances.detach(), [one.to(device) for one in uniforms], level)
     finally:
         trial.release()
     if chances.requires_grad:
@@ -92,17 +92,37 @@ def gate_gradient_(
     return sum(trial.losses) / len(trial.losses)
 
 
-def _check(estimator: str, samples: int, baseline: float | None) -> None:
+def _gated(model: nn.Module) -> list[TNModule]:
+    """The layers with gates. Raises `TnmarsError` if there are none, or if `eval()` uses gates other than 0 and 1."""
+    gated = {name: layer for name, layer in layers(model) if layer.masks is not None}
+    if not gated:
+        raise TnmarsError(Problem("no layer of the model has gates to train.", "Compile with a selector that has."))
+    for name, layer in gated.items():
+        selector = _masks(layer).selector
+        if not selector.rounds_to_one:
+            text = (
+                f"layer '{name}': {type(selector).__name__} keeps gates that are not 1, but here gates of 0 and 1 are "
+                "drawn: another network would be trained than the one that is kept. Nothing was changed."
+            )
+            raise TnmarsError(Problem(text, "Use a selector whose kept gates are 1, such as GaussianGates(fold=False)."))
+    return list(gated.values())
+
+
+def _check(estimator: str, samples: int, baseline: object) -> float | None:
+    """The baseline. Raises `TnmarsError` if an argument makes no sense."""
     if estimator not in ESTIMATORS:
         raise TnmarsError(f"estimator is {estimator!r}, but must be one of {', '.join(ESTIMATORS)}.")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise TnmarsError(f"samples is {samples!r}, but must be a whole number, at least 1.")
     if baseline is None:
-        return
+        return None
+    if isinstance(baseline, Tensor) and baseline.numel() == 1:
+        baseline = baseline.item()
     if not ESTIMATORS[estimator].has_baseline:
         raise TnmarsError(Problem(f"estimator '{estimator}' has no baseline.", "Leave baseline out."))
     if isinstance(baseline, bool) or not isinstance(baseline, (int, float)) or not isfinite(baseline):
         raise TnmarsError(f"baseline is {baseline!r}, but must be a number.")
+    return float(baseline)
 
 
 def _chances(gated: Sequence[TNModule]) -> Tensor:
@@ -135,6 +155,8 @@ class _Trial:
             split = zip(torch.split(part, _masks(layer).lengths), kinds, strict=True)
             _masks(layer).held = tuple(one.to(device=device, dtype=dtype) for one, (dtype, device) in split)
         loss = self.closure()
+        if loss is None:
+            raise TnmarsError("the closure returned None, but must return the loss.")
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise TnmarsError(f"the closure returns a loss of shape {tuple(loss.shape)}, but must return a scalar.")
