@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tnmars.cli.graphs import JSON
+from tnmars.cli.graphs import JSON, NamedPath
 from tnmars.errors import Problem, TnmarsError
 
 NAMES = ("toy", "tucker", "mnist-2fc")
@@ -31,11 +31,11 @@ NAMES = ("toy", "tucker", "mnist-2fc")
 )
 @click.option(
     "--data",
-    type=click.Path(file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Folder of the data sets [default: $TNMARS_DATA, or a folder in the user's cache].",
 )
-@click.option("--out", type=click.Path(file_okay=False), help="Folder of the runs [default: build/reproduce/NAME].")
-@click.option("--save", type=click.Path(file_okay=False), help="Folder of the summary and the plots [default: --out].")
+@click.option("--out", type=NamedPath(file_okay=False), help="Folder of the runs [default: build/reproduce/NAME].")
+@click.option("--save", type=NamedPath(file_okay=False), help="Folder of the summary and the plots [default: --out].")
 @click.option("--epochs", type=click.IntRange(1), help="Number of epochs, for a short trial [default: the paper's].")
 @click.option("--save-every", type=click.FloatRange(0.0), help="Seconds between checkpoints [default: 60].")
 @click.option("--resume", is_flag=True, help="Resume unfinished runs from their checkpoints, instead of starting over.")
@@ -79,7 +79,7 @@ def reproduce(name: str, variants: str, text: str, jobs: int, as_json: bool, **a
 
 @click.command(epilog="Example: tnmars demo --out build/demo")
 @click.option(
-    "--out", default="build/demo", show_default=True, type=click.Path(file_okay=False), help="Folder to write to."
+    "--out", default="build/demo", show_default=True, type=NamedPath(file_okay=False), help="Folder to write to."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @JSON
