@@ -6,7 +6,7 @@ import json
 
 import click
 
-from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
+from tnmars.cli.graphs import JSON, SET, NamedPath, is_number, need_terms, read_graph
 from tnmars.cli.plans import IMAGE
 from tnmars.errors import plural
 from tnmars.text.tables import markdown
@@ -14,13 +14,13 @@ from tnmars.text.tables import markdown
 
 def _threads(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 4096 for part in parts):
+    if not all(is_number(part, 4096) for part in parts):
         raise click.BadParameter(f"'{text}' must be a list of thread counts, such as 1,2.")
     return tuple(map(int, parts))
 
 
 @click.command(epilog="Example: tnmars bench specs/tt_linear.yaml --batch 32")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=NamedPath())
 @SET
 @click.option("--batch", type=click.IntRange(1, 10**9), default=128, show_default=True, help="Rows, images or tokens.")
 @IMAGE

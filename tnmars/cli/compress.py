@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tnmars.cli.graphs import JSON
+from tnmars.cli.graphs import JSON, NamedPath
 from tnmars.errors import TnmarsError
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def _arguments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.command(epilog="Example: tnmars compress net:build --data inputs.npy --budget 4x -o small.safetensors")
 @click.argument("model")
 @click.option("--arg", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments, help="Pass to FUNCTION.")
-@click.option("--weights", type=click.Path(), help="A .safetensors file with all tensors of the model's state dict.")
+@click.option("--weights", type=NamedPath(), help="A .safetensors file with all tensors of the model's state dict.")
 @click.option(
     "--data",
     required=True,
-    type=click.Path(),
+    type=NamedPath(),
     help="Calibration inputs without labels, samples first: .npy, or .safetensors with one tensor or with one for each "
     "argument of the model.",
 )
@@ -76,8 +76,8 @@ def _arguments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.option("--batch", type=click.IntRange(1, 10**6), default=64, show_default=True, help="Samples per batch.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option("--threads", type=click.IntRange(1, 4096), help="Number of threads [default: torch's].")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file of the compressed model.")
-@click.option("--report", type=click.Path(dir_okay=False), help="A page on the model before and after (.html).")
+@click.option("-o", "--output", type=NamedPath(dir_okay=False), help="The file of the compressed model.")
+@click.option("--report", type=NamedPath(dir_okay=False), help="A page on the model before and after (.html).")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @JSON
 def compress(model: str, data: str, budget: str, rules: dict[str, Any] | None, as_json: bool, **asked: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tnmars.cli.graphs import JSON
+from tnmars.cli.graphs import JSON, NamedPath
 from tnmars.errors import Problem, TnmarsError
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ NAMES = (
 )
 @click.option(
     "--data",
-    type=click.Path(file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Folder of the data sets [default: $TNMARS_DATA, or a folder in the user's cache].",
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Folder of the runs; with --all or --list-missing, the folder above [default: build/reproduce/NAME].",
 )
-@click.option("--save", type=click.Path(file_okay=False), help="Folder of the summary and the plots [default: --out].")
+@click.option("--save", type=NamedPath(file_okay=False), help="Folder of the summary and the plots [default: --out].")
 @click.option(
     "--epochs",
     type=click.IntRange(1),
@@ -166,7 +166,7 @@ def _report(failed: list[Job]) -> None:
 
 @click.command(epilog="Example: tnmars demo --out build/demo")
 @click.option(
-    "--out", default="build/demo", show_default=True, type=click.Path(file_okay=False), help="Folder to write to."
+    "--out", default="build/demo", show_default=True, type=NamedPath(file_okay=False), help="Folder to write to."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of all random numbers.")
 @JSON

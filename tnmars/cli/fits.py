@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from tnmars.cli.graphs import JSON, SET, need_terms, read_graph
+from tnmars.cli.graphs import JSON, SET, NamedPath, need_terms, read_graph
 
 ELIMINATION = "elimination"
 ENDINGS = (".yaml", ".safetensors", ".json")
@@ -20,15 +20,15 @@ EVERY = 2.0
 
 
 @click.command(epilog="Example: tnmars fit specs/tucker_tensor.yaml target.npy -o result")
-@click.argument("spec", type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("spec", type=NamedPath())
+@click.argument("target", type=NamedPath())
 @SET
 @click.option("--key", help="The name of the tensor in a .safetensors file; not needed if it holds one tensor.")
 @click.option(
-    "--observed", type=click.Path(), help="A mask file (.npy, .safetensors): 1 where an entry may be fitted, else 0."
+    "--observed", type=NamedPath(), help="A mask file (.npy, .safetensors): 1 where an entry may be fitted, else 0."
 )
 @click.option(
-    "--held-out", type=click.Path(), help="A mask file (.npy, .safetensors): 1 where an entry must not be fitted."
+    "--held-out", type=NamedPath(), help="A mask file (.npy, .safetensors): 1 where an entry must not be fitted."
 )
 @click.option(
     "--selector",
@@ -56,7 +56,9 @@ EVERY = 2.0
     help="Number of threads; more than one helps for large tensors.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
-@click.option("-o", "--output", help="Stem of the files to write [default: TARGET's stem with '-fit'].")
+@click.option(
+    "-o", "--output", type=NamedPath(), help="Stem of the files to write [default: TARGET's stem with '-fit']."
+)
 @JSON
 def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
     """Find the ranks that a given tensor needs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -15,7 +16,17 @@ from tnmars.graph.counts import count
 from tnmars.spec.nodes import MAX_BYTES
 from tnmars.spec.reader import Spec, read, read_file
 
-FILE = click.argument("file", type=click.Path())
+
+class NamedPath(click.Path):
+    """A path that can be one: not empty, and without a NUL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value or "\0" in str(value):
+            self.fail("the name of the file is empty." if not value else f"{value!r} holds a NUL.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = click.argument("file", type=NamedPath())
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 MOST_DIGITS = 100
 """A number with more digits is refused as malformed; a shorter one may still be reported as too large."""
@@ -35,6 +46,12 @@ def _assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) 
             raise click.BadParameter(f"'{name}' is set twice.")
         assigned[name] = int(value)
     return assigned
+
+
+def is_number(text: str, most: int) -> bool:
+    """Whether a text is a whole number from 1 to `most`."""
+    is_short = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return is_short and 0 < int(text) <= most
 
 
 SET = click.option(
@@ -84,7 +101,7 @@ def _problems(file: str, params: dict[str, int]) -> Spec:
 
 
 @click.command(epilog="Example: tnmars check specs/tt_linear.yaml --set rank=50 --strict")
-@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("files", nargs=-1, required=True, type=NamedPath())
 @SET
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JSON
@@ -134,16 +151,7 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
     data: dict[str, Any] = {
         "file": file,
         "ok": all(severity != "error" for _, severity in listed),
-        "problems": [
-            {
-                "severity": severity,
-                "line": problem.place.line if problem.place else None,
-                "column": problem.place.column if problem.place else None,
-                "text": problem.text,
-                "hint": problem.hint,
-            }
-            for problem, severity in listed
-        ],
+        "problems": problems_as_json(listed),
     }
     if spec.graph is not None:
         numbers = count(spec.graph)
@@ -160,6 +168,20 @@ def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) ->
             ),
         }
     return data
+
+
+def problems_as_json(listed: Iterable[tuple[Problem, str]]) -> list[dict[str, Any]]:
+    """Problems with their severity, as every command prints them."""
+    return [
+        {
+            "severity": severity,
+            "line": problem.place.line if problem.place else None,
+            "column": problem.place.column if problem.place else None,
+            "text": problem.text,
+            "hint": problem.hint,
+        }
+        for problem, severity in listed
+    ]
 
 
 @click.command(epilog="Example: tnmars expand specs/tt_linear_family.yaml --set rank=3")
@@ -183,7 +205,7 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="Write a picture: .svg, .pdf, .png, .tex (TikZ), .html or .dot. Needs tnmars[viz] for .pdf and .png.",
 )
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from tnmars.cli.graphs import JSON, read_graph, refuse
+from tnmars.cli.graphs import JSON, NamedPath, read_graph, refuse
 from tnmars.errors import TnmarsError
 
 
 @click.command(epilog="Example: tnmars prune trained.safetensors -o small.safetensors")
-@click.argument("checkpoint", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The file to write.")
+@click.argument("checkpoint", type=NamedPath())
+@click.option("-o", "--output", required=True, type=NamedPath(dir_okay=False), help="The file to write.")
 @click.option(
     "--spec",
-    type=click.Path(dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="The file for the pruned graph [default: OUTPUT with the ending .yaml].",
 )
 @JSON
@@ -75,12 +75,12 @@ def _is_pruned(path: str) -> bool:
 
 
 @click.command(epilog="Example: tnmars diff before.yaml after.yaml -o pruned.pdf")
-@click.argument("before", type=click.Path())
-@click.argument("after", type=click.Path())
+@click.argument("before", type=NamedPath())
+@click.argument("after", type=NamedPath())
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="Write a picture of both: .svg, .pdf, .png or .tex (TikZ). Needs tnmars[viz] for .pdf and .png.",
 )
 @JSON

@@ -7,13 +7,13 @@ from math import exp
 
 import click
 
-from tnmars.cli.graphs import FILE, JSON, SET, need_terms, read_graph
+from tnmars.cli.graphs import FILE, JSON, SET, is_number, need_terms, read_graph
 from tnmars.plan.trees import OPTIMIZERS
 
 
 def _batches(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) <= 10**9 for part in parts):
+    parts = [part.strip() for part in text.split(",")]
+    if not all(is_number(part, 10**9) for part in parts):
         raise click.BadParameter(f"'{text}' must be a list of batch sizes, such as 1,32,1024.")
     return tuple(map(int, parts))
 

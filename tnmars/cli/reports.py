@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tnmars.cli.graphs import JSON, refuse
+from tnmars.cli.graphs import JSON, NamedPath, refuse
 from tnmars.errors import TnmarsError
 
 
@@ -26,17 +26,17 @@ def _metrics(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
 
 
 @click.command(epilog="Example: tnmars report trained.safetensors small.safetensors -o report.html")
-@click.argument("before", type=click.Path())
-@click.argument("after", type=click.Path())
+@click.argument("before", type=NamedPath())
+@click.argument("after", type=NamedPath())
 @click.option(
     "-o",
     "--output",
     default="report.html",
     show_default=True,
-    type=click.Path(dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="The page to write.",
 )
-@click.option("--history", type=click.Path(), help="The log of the training: log.jsonl, or a record with a history.")
+@click.option("--history", type=NamedPath(), help="The log of the training: log.jsonl, or a record with a history.")
 @click.option(
     "--metric",
     "metrics",

@@ -14,8 +14,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 
+MAX_BYTES = 100_000
+"""The number of bytes of a file that are read for a cost model, which has far fewer."""
 VECTOR = 16
 """The numbers that a vector instruction of the processor takes."""
 
@@ -145,7 +147,11 @@ class CostModel:
 
 def cache_file() -> Path:
     """Where the calibrated model of this machine is kept, in the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError:
+        hint = "Set HOME or XDG_CACHE_HOME to a folder."
+        raise TnmarsError(Problem("this user has no home folder, and so no cache.", hint)) from None
     return Path(root) / "tnmars" / "cost_model.json"
 
 
@@ -156,10 +162,10 @@ def machine_model() -> CostModel:
     """
     if os.environ.get("TNMARS_COST_MODEL") == "shipped":
         return CostModel()
-    path = cache_file()
     try:
+        path = cache_file()
         written = path.stat().st_mtime_ns
-    except OSError:
+    except (OSError, TnmarsError):
         return CostModel()
     return _read(path, written)
 
@@ -168,11 +174,12 @@ def machine_model() -> CostModel:
 def _read(path: Path, written: int) -> CostModel:
     """The model in a file, as of the time when the file was written."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as stream:
+            found = json.loads(stream.read(MAX_BYTES))
         known = {entry.name for entry in fields(CostModel)} - {"item"}
         constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
         if not all(isfinite(value) and value > 0 for value in constants.values()):
             raise ValueError("a constant is not above 0")
         return replace(CostModel(), **constants)
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         raise TnmarsError(f"{path}: must be a cost model; run 'tnmars calibrate' again, or remove the file.") from None

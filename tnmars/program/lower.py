@@ -25,7 +25,7 @@ from tnmars.program.instructions import (
 )
 from tnmars.program.program import Program
 
-Lowered = Generator[Step, Name | None, Name]
+Lowered = Generator[Step, Name, Name]
 """The instructions of a step in the making: yields its operands, is sent their names, and returns its own."""
 
 
@@ -53,7 +53,7 @@ class Lowering:
         while open_steps:
             current, lowered = open_steps[-1]
             try:
-                operand = lowered.send(name)
+                operand = next(lowered) if name is None else lowered.send(name)
             except StopIteration as end:
                 open_steps.pop()
                 name = self._names[id(current)] = end.value

@@ -19,6 +19,9 @@ FIX = "A history is a line of JSON for each epoch, as the log.jsonl of a run, or
 LEAST, MOST = 1e-100, 1e100
 """Numbers smaller or larger than these are not drawn: the arithmetic of a chart would leave the range of floats."""
 
+MAX_BYTES = 100_000_000
+"""The largest file that is read as a history."""
+
 
 def read_history(path: str | Path) -> History:
     """The history in a file: a line of JSON for each epoch, a list of them, or a record that has one as `history`.
@@ -26,9 +29,13 @@ def read_history(path: str | Path) -> History:
     In the record of a `tnmars reproduce` run it is part of the `result`. Raises `TnmarsError` if there is none.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TnmarsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if len(data) > MAX_BYTES:
+        raise TnmarsError(Problem(f"{path}: has over {MAX_BYTES:,} bytes, which no history needs.", FIX))
     try:
         found = _parsed(text)
     except (ValueError, RecursionError) as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,13 @@ from torch import Tensor
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 
 ENDINGS = (".npy", ".safetensors")
+MAGIC = b"\x93NUMPY"
+NOT_AN_ARRAY = (
+    *(ValueError, OSError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError, RecursionError),
+    TokenError,
+)
+"""What numpy raises for a file that it cannot read; it reads a header with Python's own tokenizer."""
+MOST_LETTERS = 200
 WIDEST = 8
 """Bytes of the widest real number that torch has."""
 
@@ -59,12 +69,28 @@ def _existing(path: str | Path) -> Path:
 
 def _array(source: Path) -> Tensor:
     try:
+        _check_header(source)
         array = np.load(source, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise TnmarsError(f"{source}: cannot be read as a numpy array: {error}.") from None
+    except NOT_AN_ARRAY as error:
+        reason = str(error).partition("\n")[0][:MOST_LETTERS]
+        raise TnmarsError(f"{source}: cannot be read as a numpy array: {reason or type(error).__name__}.") from None
     if not isinstance(array, np.ndarray):
         raise TnmarsError(Problem(f"{source}: holds several arrays.", "Save a single one with numpy.save."))
     return numbers(array, str(source))
+
+
+def _check_header(source: Path) -> None:
+    """Raises `ValueError` if a .npy file does not have the bytes that its header claims, before memory is taken."""
+    with source.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            return  # numpy says what else it is
+        stream.seek(0)
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        there = os.fstat(stream.fileno()).st_size - stream.tell()
+    if min(shape, default=0) < 0 or (not dtype.hasobject and prod(shape) * dtype.itemsize != there):
+        raise ValueError(f"its header says shape {shape} of {dtype}, but {there:,} bytes follow")
 
 
 @contextmanager

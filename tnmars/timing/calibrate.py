@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tnmars.files import write_text
+from tnmars.files import make_folder, write_text
 from tnmars.plan.cost import CostModel, cache_file
 from tnmars.plan.steps import last_run
 from tnmars.timing.clock import in_turns
@@ -145,6 +145,6 @@ def calibrate(budget: float = 0.05) -> CostModel:
 def save_model(model: CostModel, path: Path | None = None) -> Path:
     """Writes a cost model to the cache folder."""
     target = path or cache_file()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     write_text(target, json.dumps(model.to_json(), indent=1) + "\n")
     return target
