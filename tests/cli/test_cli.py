@@ -396,19 +396,17 @@ def test_no_command_loads_torch(arguments: list[str]) -> None:
 # --- sizes beyond memory ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("modes", [64, 4999])
-def test_a_tensor_beyond_memory_is_checked_and_drawn(modes: int, tmp_path: Path, capfd: Printed) -> None:
+def test_a_tensor_beyond_memory_is_checked_and_drawn(tmp_path: Path, capfd: Printed) -> None:
     file = tmp_path / "large.yaml"
-    sizes = ", ".join(["2147483647"] * modes)
+    sizes = ", ".join(["2147483647"] * 28)
     file.write_text(f"tnmars: 1\nkind: tensor\nfamily: cp\nfree: [{sizes}]\nrank: 1\n")
     assert cli.run(["check", "--json", str(file)]) == 0
     (found,) = json.loads(capfd.readouterr().out)
-    assert found["dense"] == (2147483647**64 if modes == 64 else None)
+    assert found["dense"] == 2147483647**28
     assert cli.run(["check", str(file)]) == 0
     assert "x smaller than dense" in capfd.readouterr().out
-    if modes == 64:
-        assert cli.run(["show", str(file), "-o", str(tmp_path / "large.html")]) == 0
-        assert "about 2^1983 in the dense weight" in (tmp_path / "large.html").read_text()
+    assert cli.run(["show", str(file), "-o", str(tmp_path / "large.html")]) == 0
+    assert "about 2^867 in the dense weight" in (tmp_path / "large.html").read_text()
 
 
 def test_check_says_larger_where_it_is(tmp_path: Path, capfd: Printed) -> None:
@@ -456,10 +454,10 @@ def test_schema_takes_json(capfd: Printed) -> None:
 
 def test_show_gives_no_useful_sizes_of_very_many_bonds(tmp_path: Path, capfd: Printed) -> None:
     file = tmp_path / "long.yaml"
-    file.write_text(f"tnmars: 1\nkind: tensor\nfamily: tt\nfree: [{', '.join(['2'] * 1200)}]\nrank: 2\n")
+    file.write_text(f"tnmars: 1\nkind: tensor\nfamily: tt\nfree: [{', '.join(['1'] * 1024)}]\nrank: 2\n")
     assert cli.run(["show", "--json", str(file)]) == 0
     bonds = json.loads(capfd.readouterr().out)["terms"][0]["bonds"]
-    assert [bond["useful"] for bond in bonds.values()] == [None] * 1199
+    assert [bond["useful"] for bond in bonds.values()] == [None] * 1023
 
 
 # --- plan, compile, calibrate ----------------------------------------------------------------------------------------
