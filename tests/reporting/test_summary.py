@@ -1,4 +1,4 @@
-"""The summary of a model: ranks before, useful, now and under the gates; parameters and multiply-adds."""
+"""The summary of a model: ranks before, useful, now and if pruned; parameters and multiply-adds."""
 
 from __future__ import annotations
 
@@ -59,8 +59,29 @@ def test_a_model_with_gates() -> None:
         "  r2         5       8    5     1",
     ]
     assert text[-1] == (
-        "model: 521 parameters, 216 of them not in cores; compression 1.52; under the gates 258, compression 3.07"
+        "model: 521 parameters, 216 of them not in cores; compression 1.52; if pruned now 258, compression 3.07"
     )
+
+
+def test_cores_that_are_not_finite_are_no_error() -> None:
+    """Without norms nothing can be cut, but the model can still be looked at."""
+    layer = tnmars.compile(TT, selector=tnmars.Ard(), batch=16)
+    assert str(tnmars.summary(layer)).splitlines()[-1].endswith("; if pruned now 329, compression 1.82")
+    with torch.no_grad():
+        next(layer.cores.parameters()).view(-1)[0] = torch.nan
+    found = tnmars.summary(layer)
+    assert [bond.live for bond in found.layers[0].bonds] == [None, None]
+    assert found.layers[0].live_parameters == 305 and found.layers[0].live_macs == found.layers[0].macs
+    text = str(found).splitlines()
+    assert text[1:-1] == [
+        "  bond  before  useful  now  live",
+        "  r1         5       8    5     -",
+        "  r2         5       8    5     -",
+    ]
+    assert "if pruned" not in text[-1]
+    json.dumps(found.as_json(), allow_nan=False)
+    with pytest.raises(tnmars.TnmarsError, match="training has diverged"):
+        tnmars.keep(layer)
 
 
 def test_the_same_model_pruned() -> None:

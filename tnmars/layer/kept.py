@@ -27,13 +27,25 @@ def kept_slices(layer: TNModule) -> list[Tensor]:
         return layer.masks.keep([whole(logits) for logits in layer.logits()])
     assert layer.selector is not None
     kept = []
-    for bond, parts in slice_norms(layer).items():
-        norms = balanced([part.double() for part in parts])
+    for bond, norms in _norms(layer).items():
         if not bool(norms.isfinite().all()):
             text = f"cores with bond '{bond}' have entries that are not finite: training has diverged."
             raise TnmarsError(Problem(text, "Go back to a checkpoint, and lower the learning rates."))
         kept.append(layer.selector.keep_norms(norms))
     return kept
+
+
+@torch.no_grad()
+def can_decide(layer: TNModule) -> bool:
+    """Whether the selector of a layer can tell what to keep: where norms decide, they must be finite."""
+    if not is_selecting(layer):
+        return False
+    return layer.masks is not None or all(bool(norms.isfinite().all()) for norms in _norms(layer).values())
+
+
+def _norms(layer: TNModule) -> dict[str, Tensor]:
+    """For each bond, the squared norms of its slices as if its cores were balanced."""
+    return {bond: balanced([part.double() for part in parts]) for bond, parts in slice_norms(layer).items()}
 
 
 def slice_norms(layer: TNModule) -> dict[str, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""A model at a glance: for each compiled layer and bond the rank before, the largest useful one, now and under gates.
+"""A model at a glance: for each compiled layer and bond the rank before, the largest useful one, now and if pruned.
 
 The result is a value that prints as a table. The model is not changed.
 """
@@ -16,7 +16,7 @@ from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
 from tnmars.graph.difference import BondChange, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
-from tnmars.layer.kept import is_selecting, kept_slices
+from tnmars.layer.kept import can_decide, is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import evaluate, pruned_macs
 from tnmars.text.numbers import number
@@ -32,8 +32,8 @@ class LayerSummary:
         kind: Its kind: `linear`, `conv`, ...
         signature: Its inputs and outputs.
         gated: Whether its selector decides what to keep, by gates or by norms.
-        bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the gates
-            keep) and `useful` (the maximum useful rank).
+        bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the selector
+            keeps; None if cores are NaN and their norms decide) and `useful` (the maximum useful rank).
         parameters: The parameters of its cores.
         live_parameters: What would be left of them if the layer were pruned now, before cores are merged.
         shared: How many of its parameters an earlier layer holds too; the model counts these once.
@@ -112,9 +112,9 @@ class Summary:
         blocks = [_block(layer) for layer in self.layers]
         total = self.count.cores + self.other
         text = f"model: {total:,} parameters, {self.other:,} of them not in cores; {_ratio(self.count)}"
-        if any(layer.gated for layer in self.layers):
+        if any(bond.live is not None for layer in self.layers for bond in layer.bonds):
             left = self.live_count.cores + self.other
-            text += f"; under the gates {left:,}, {_ratio(self.live_count)}"
+            text += f"; if pruned now {left:,}, {_ratio(self.live_count)}"
         return "\n".join([*blocks, text])
 
 
@@ -149,7 +149,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     """The summary of a layer; `held` are the parameters of layers before it."""
     graph = layer.graph
     sizes = {bond: edge.size for bond, edge in graph.bonds.items()}
-    live = {**sizes, **_live(layer)}
+    decided = _live(layer)
+    live = {**sizes, **decided}
     parameters = dict(layer.cores.named_parameters(remove_duplicate=True))
     left = _sizes_left(graph, live)
     shared = {core for core, value in parameters.items() if id(value) in held}
@@ -159,7 +160,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         kind=graph.kind,
         signature=graph.signature,
         gated=is_selecting(layer),
-        bonds=tuple(_bonds(graph, sizes, live if is_selecting(layer) else {})),
+        bonds=tuple(_bonds(graph, sizes, decided)),
         parameters=sum(value.numel() for value in parameters.values()),
         live_parameters=sum(left[core] for core in parameters),
         shared=sum(parameters[core].numel() for core in shared),
@@ -167,7 +168,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         dense_parameters=count(graph).dense,
         batch=layer.nominal,
         macs=macs,
-        live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if is_selecting(layer) else macs,
+        live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if decided else macs,
         is_rebuilt=layer.is_rebuilt,
     )
 
@@ -185,8 +186,8 @@ def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
 
 
 def _live(layer: TNModule) -> dict[str, int]:
-    """How many slices of each bond the selector keeps, computed on this rank alone."""
-    if not is_selecting(layer):
+    """How many slices of each bond the selector keeps, computed on this rank alone; nothing if it cannot tell."""
+    if not can_decide(layer):
         return {}
     return {name: int(kept.sum()) for name, kept in zip(layer.graph.bonds, kept_slices(layer), strict=True)}
 
