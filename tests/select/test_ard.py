@@ -249,7 +249,7 @@ def test_a_graph_without_bonds_has_nothing_to_cut() -> None:
     graph = tnmars.network("linear", "A[i,o]", inputs=dict(i=6), outputs=dict(o=5))
     layer = compiled(graph, selector=Ard())
     assert tnmars.penalty(layer).item() == 0.0 and tnmars.keep(layer) == {}
-    with pytest.raises(tnmars.TnmarsError, match="no layer of the model has gates"):
+    with pytest.raises(tnmars.TnmarsError, match="no selector of the model chooses slices"):
         tnmars.prune(layer)
 
 
