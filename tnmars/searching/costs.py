@@ -6,7 +6,7 @@ Only weights count, not biases. Multiply-adds are those of each layer as `tnmars
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 import torch
@@ -102,7 +102,7 @@ def _macs_of(graphs: Graphs, batch: int, image: int) -> Cost:
     """The multiply-adds of all graphs, as a function of sizes. A graph is planned once for each of its own sizes."""
     weighing = Weighing(machine_model())
 
-    @lru_cache(maxsize=None)
+    @cache
     def one(name: str, own: Sizes) -> int:
         graph = graphs[name]
         return _macs(resized(graph, dict(zip(graph.bonds, own, strict=True))), weighing, batch, image)
