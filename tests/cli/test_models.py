@@ -129,7 +129,7 @@ def test_prune_of_what_cannot_be_pruned(as_json: bool, tmp_path: Path, capfd: Pr
         return json.loads(printed.out)[0]["problems"][0]["text"] if as_json else printed.err
 
     tnmars.save(nn.Linear(2, 2), tmp_path / "a")
-    assert "no layer has gates, so there is nothing to prune." in refused(tmp_path / "a")
+    assert "no selector chooses slices, so there is nothing to prune." in refused(tmp_path / "a")
     assert "cannot be read: No such file or directory." in refused(tmp_path / "none")
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
     assert "is damaged" in refused(tmp_path / "a")

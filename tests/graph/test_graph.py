@@ -705,11 +705,9 @@ def test_keeps_name_every_bond(graph: Graph, data: st.DataObject) -> None:
         assert set(indices) <= set(range(graph.bonds[name].size))
 
 
-@pytest.mark.parametrize("modes", [64, 2000])
+@pytest.mark.parametrize("modes", [64, 900])
 def test_the_axes_of_a_tensor_may_hold_more_than_any_memory(modes: int) -> None:
     graph = families.tt("tensor", free=(2,) * modes, rank=2)
     assert count(graph) == Count(8 * (modes - 2) + 8, 2**modes)
     assert graph.dense_shape == (2,) * modes
-    assert count(graph).sentence == (
-        "3.66e+16x smaller than dense" if modes == 64 else "over 1e+308x smaller than dense"
-    )
+    assert count(graph).sentence == ("3.66e+16x smaller than dense" if modes == 64 else "1.18e+267x smaller than dense")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import cases, graphs
 
 from tnmars import Graph, families
+from tnmars.searching import costs
 from tnmars.searching.costs import cost_of, dense_cost, named, resized
 from tnmars.searching.proposals import METHODS, Proposals
 from tnmars.searching.space import Space
@@ -125,6 +126,21 @@ def test_several_graphs_share_a_cost() -> None:
     assert dense_cost({"a": first}, "macs", 7, 1) == 7 * 30
     large = families.lowrank("linear", inputs=(256,), outputs=(128,), rank=8)
     assert cost_of({"a": large}, "macs", 512, 1)((2,)) == 512 * 2 * (256 + 128)
+
+
+def test_layers_that_do_not_change_are_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, real = [], costs.choose
+
+    def choose(graph: Graph, *more: object) -> object:
+        planned.append(graph)
+        return real(graph, *more)
+
+    monkeypatch.setattr(costs, "choose", choose)
+    graphs = {name: families.lowrank("linear", inputs=(256,), outputs=(128,), rank=8) for name in "abc"}
+    cost = cost_of(graphs, "macs", 512, 1)
+    for sizes in itertools.product((2, 3, 5), repeat=3):
+        assert cost(sizes) == 512 * sum(sizes) * (256 + 128)
+    assert len(planned) == 9
 
 
 def test_a_cost_that_falls_still_gives_maximal_sizes() -> None:

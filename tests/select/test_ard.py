@@ -104,11 +104,6 @@ def test_its_slope_is_the_precision_times_the_entry(graph: Graph, seed: int) -> 
         assert error(torch.zeros(value.shape) if slope is None else slope, torch.tensor(value)) <= 1e-10
 
 
-def test_the_variance_is_one_over_the_precision() -> None:
-    norms, entries = torch.tensor([5.0, 0.0]), torch.tensor([8.0, 8.0])
-    torch.testing.assert_close(SOME.variance(norms, entries), torch.tensor([2.8 / 4.7, 0.3 / 4.7]))
-
-
 def test_the_penalty_balances_the_cores_of_a_bond() -> None:
     """Scaling a slice up in one core and down in the other changes only the penalty, least where both are equal."""
     layer = layer_of(lowrank().graph, 0)
@@ -245,11 +240,21 @@ def test_it_is_cut_in_place_stored_and_loaded(tmp_path: Path) -> None:
     assert optimizer.state[model[0].cores.get("A")]["exp_avg"].shape == (6, len(kept))
 
 
+def test_a_pruned_layer_keeps_its_selector() -> None:
+    """The penalty goes on, over the slices that are left, and the layer can be cut again."""
+    small = tnmars.prune(layer_of(lowrank().graph, 4), {"": {"r": (0, 1, 3)}}, simplify=False)
+    assert small.selector == SOME
+    assert tnmars.penalty(small).item() == pytest.approx(expected_penalty(small, 0.7, 0.3), rel=1e-10)
+    with torch.no_grad():
+        small.cores.get("B")[1] = 0.0
+    assert 1 not in tnmars.keep(small)[""]["r"] and tnmars.count(tnmars.prune(small).graph).cores < 3 * 11
+
+
 def test_a_graph_without_bonds_has_nothing_to_cut() -> None:
     graph = tnmars.network("linear", "A[i,o]", inputs=dict(i=6), outputs=dict(o=5))
     layer = compiled(graph, selector=Ard())
     assert tnmars.penalty(layer).item() == 0.0 and tnmars.keep(layer) == {}
-    with pytest.raises(tnmars.TnmarsError, match="no layer of the model has gates"):
+    with pytest.raises(tnmars.TnmarsError, match="no selector of the model chooses slices"):
         tnmars.prune(layer)
 
 

@@ -99,7 +99,7 @@ def test_factors() -> None:
     assert ratio(0, 5) == "0.00x"
     assert change(0, 5, "fewer", "more") == "infinite more"
     assert waiting_time(59.9) == "59 s"
-    assert waiting_time(3600) == "60 min 00 s"
+    assert waiting_time(3599) == "59 min 59 s" and waiting_time(3600) == "1 h 00 min"
 
 
 @given(st.floats(0, 1e300, allow_subnormal=False))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.decomposing.rewritten import cores_after
-from tnmars.errors import TnmarsError, listing, nearest
+from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
@@ -80,7 +80,7 @@ def prune(
     keep_gates: bool = False,
     step: int | None = None,
 ) -> nn.Module:
-    """A new, smaller model with the slices that the gates keep, or those given.
+    """A new, smaller model with the slices that the selectors keep, or those given.
 
     Cores are sliced, bonds of size 1 are dropped, and everything is planned again. The model given is left alone. The
     new one computes what the model computes in `eval()`: if kept gates are not 1 there (see `tnmars.GaussianGates`),
@@ -105,8 +105,8 @@ def prune(
         The pruned copy. Under several processes all of them must call it, and rank 0 decides what is kept.
 
     Raises:
-        TnmarsError: If no layer has gates and nothing else is given, if `keep` or `ranks` names a layer, bond or slice
-            that is not there, if a layer to cut by `ranks` or `energy` has gates or shares a core, if parameters are
+        TnmarsError: If no selector chooses slices and nothing else is given, if `keep` or `ranks` names a layer, bond
+            or slice that is not there, if a layer to cut by `ranks` or `energy` has gates or shares a core, if parameters are
             sharded, or if a core that several layers share would be cut in one way here and in another there.
 
     Example:
@@ -205,7 +205,8 @@ def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Kee
     if given is None:
         selecting = {name: layer for name, layer in layers(model) if is_selecting(layer)}
         if not selecting:
-            raise TnmarsError("no layer of the model has gates. Nothing was changed.\n  Compile with a selector.")
+            fix = "Compile with one that does, such as Mars() or Ard(), or give keep, ranks or energy."
+            raise TnmarsError(Problem("no selector of the model chooses slices. Nothing was changed.", fix))
         if all(layer.masks is not None and bool(layer.masks.is_warm) for layer in selecting.values()):
             text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
             warnings.warn(text, UserWarning, stacklevel=3)

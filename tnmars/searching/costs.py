@@ -6,7 +6,7 @@ Only weights count, not biases. Multiply-adds are those of each layer as `tnmars
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 import torch
@@ -61,7 +61,7 @@ def cost_of(graphs: Graphs, unit: str, batch: int, image: int) -> Cost:
     45
     """
     if unit == "macs":
-        return lru_cache(maxsize=None)(lambda sizes: _macs(graphs, sizes, batch, image))
+        return _macs_of(graphs, batch, image)
     item = _item() if unit == "bytes" else 1
     bonds = [(name, bond) for name, graph in graphs.items() for bond in graph.bonds]
     place = {each: at for at, each in enumerate(bonds)}
@@ -98,17 +98,23 @@ def _item() -> int:
     return torch.get_default_dtype().itemsize
 
 
-def _macs(graphs: Graphs, sizes: Sizes, batch: int, image: int) -> int:
-    """The multiply-adds of all graphs; a plain tensor has those that make the weight."""
-    found = 0
+def _macs_of(graphs: Graphs, batch: int, image: int) -> Cost:
+    """The multiply-adds of all graphs, as a function of sizes. A graph is planned once for each of its own sizes."""
     weighing = Weighing(machine_model())
-    for name, ranks in named(graphs, sizes).items():
-        graph = resized(graphs[name], ranks)
-        if graph.kind == "tensor":
-            found += total(measure(weight_forms(graph, weighing)[0], batch=1)).macs
-        else:
-            found += total(measure(choose(graph, batch, weighing, image)[0], batch=batch)).macs
-    return found
+
+    @cache
+    def one(name: str, own: Sizes) -> int:
+        graph = graphs[name]
+        return _macs(resized(graph, dict(zip(graph.bonds, own, strict=True))), weighing, batch, image)
+
+    return lambda sizes: sum(one(name, tuple(ranks.values())) for name, ranks in named(graphs, sizes).items())
+
+
+def _macs(graph: Graph, weighing: Weighing, batch: int, image: int) -> int:
+    """The multiply-adds of a graph; a plain tensor has those that make the weight."""
+    if graph.kind == "tensor":
+        return total(measure(weight_forms(graph, weighing)[0], batch=1)).macs
+    return total(measure(choose(graph, batch, weighing, image)[0], batch=batch)).macs
 
 
 def _dense_macs(graph: Graph, batch: int, image: int) -> int:

@@ -19,7 +19,7 @@ from tnmars.select.base import Selector, check, check_count, check_numbers
 
 @dataclass(frozen=True)
 class Ard(Selector):
-    """Automatic relevance determination: every slice of a bond has a variance, which is known in closed form.
+    """Automatic relevance determination: a prior that pulls whole slices of a bond to zero, without gates.
 
     There are no gates to train, and no schedule. Add `tnmars.penalty(model) / number_of_data` to the mean loss. It is
     the negative logarithm of the prior with the precisions integrated out: for a slice of `n` entries with squared
@@ -35,12 +35,16 @@ class Ard(Selector):
     The ranks fall slowly, because a slice must shrink while the others take over what it holds: train several times
     longer than with gates, and let the learning rate fall at the end.
 
+    A pruned layer keeps this selector, because there are no gates that the cut removes: `tnmars.penalty` goes on with
+    the slices that are left, and the layer can be cut again. To train it without the penalty, do not add it to the
+    loss.
+
     Args:
         shape: The shape of the precisions' Gamma prior, at least 0. The default says next to nothing.
         rate: Its rate, above 0: slices whose squared norm is well below it are not pulled any further. Lower it only
             together with the learning rate.
-        threshold: A slice is kept if its variance is above this share of the largest of its bond, from 0 to below 1.
-            Variances are compared as if the cores of the bond were balanced.
+        threshold: A slice is kept if its squared norm is above this share of the largest of its bond, from 0 to below
+            1. Norms are compared as if the cores of the bond were balanced.
         min_keep: The number of slices of each bond that are kept in any case, the largest ones. With 0, a bond whose
             slices are all exactly zero removes its term.
 
@@ -50,8 +54,6 @@ class Ard(Selector):
     Example:
         >>> Ard().keep_norms(torch.tensor([4.0, 1e-9, 2.0])).tolist()
         [True, False, True]
-        >>> Ard(shape=1.0, rate=1.0).variance(torch.tensor([6.0]), torch.tensor([2.0])).tolist()
-        [2.0]
     """
 
     name: ClassVar[str] = "ard"
@@ -72,15 +74,6 @@ class Ard(Selector):
 
     def prior(self, norms: Tensor, entries: Tensor) -> Tensor:
         return ((self.shape + 0.5 * entries) * torch.log1p(norms / (2.0 * self.rate))).sum()
-
-    def variance(self, norms: Tensor, entries: Tensor) -> Tensor:
-        """The variance of each slice: one over the posterior mean of its precision.
-
-        Args:
-            norms: The squared norm of each slice, over all cores that carry the bond.
-            entries: The number of entries of each slice, over the same cores.
-        """
-        return (self.rate + 0.5 * norms) / (self.shape + 0.5 * entries)
 
     def keep_norms(self, norms: Tensor) -> Tensor:
         largest = norms.max()

@@ -38,7 +38,8 @@ def prune_file(source: str | Path, target: str | Path) -> list[PrunedLayer]:
     """Writes the model of a saved file or a checkpoint with its layers pruned, and returns those that a selector cuts.
 
     The step that a checkpoint's schedule has reached is noted in the pruned graphs' origin. Cores that layers share
-    stay shared. Raises `TnmarsError`, before anything is written, if no layer has gates, or as `tnmars.prune` does.
+    stay shared. Raises `TnmarsError`, before anything is written, if no selector chooses slices, or as
+    `tnmars.prune` does.
     """
     held, layers = pruned(source)
     write(target, held)
@@ -51,8 +52,8 @@ def pruned(source: str | Path) -> tuple[Container, list[PrunedLayer]]:
     model = stored(held)
     selecting = [entry for entry in model.layers if record.is_selecting(entry)]
     if not selecting:
-        fix = "Only layers that were compiled with a selector, and are not pruned yet, have gates."
-        raise TnmarsError(Problem(f"{source}: no layer has gates, so there is nothing to prune.", fix))
+        fix = "Compile layers with one that does, such as Mars() or Ard(). Gates are gone once a layer is pruned."
+        raise TnmarsError(Problem(f"{source}: no selector chooses slices, so there is nothing to prune.", fix))
     schedule = held.header.get("schedule")
     steps = schedule.get("steps") if isinstance(schedule, Mapping) else None
     step = steps if is_int(steps, 0) else None

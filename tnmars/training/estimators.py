@@ -104,9 +104,8 @@ def _gated(model: nn.Module) -> list[TNModule]:
                 f"layer '{name}': {type(selector).__name__} keeps gates that are not 1, but here gates of 0 and 1 are "
                 "drawn: another network would be trained than the one that is kept. Nothing was changed."
             )
-            raise TnmarsError(
-                Problem(text, "Use a selector whose kept gates are 1, such as GaussianGates(fold=False).")
-            )
+            fix = "Use a selector whose kept gates are 1, such as GaussianGates(fold=False)."
+            raise TnmarsError(Problem(text, fix))
     return list(gated.values())
 
 
