@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tnmars.errors import Problem, SpecError, plural, render
+from tnmars.errors import Problem, SpecError, listing, nearest, plural, render
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.spec.nodes import MAX_BYTES
@@ -76,6 +76,40 @@ def read_graph(file: str, params: dict[str, int], as_json: bool = False) -> Grap
     return spec.graph
 
 
+LAYER = click.option("--layer", help="The layer of a saved model [default: all of them].")
+
+
+def read_graphs(file: str, params: dict[str, int], as_json: bool, layer: str | None) -> dict[str, Graph]:
+    """The graphs of a saved model by layer, or the graph of a spec file under an empty name.
+
+    Exits with 2 as `read_graph` does, also if there is no such layer.
+    """
+    from tnmars.spec.model_file import graphs_in, is_model_file
+
+    if file == "-" or not is_model_file(file):
+        if layer is not None:
+            text = f"'{file}' is a spec file, which has no layers."
+            raise click.BadParameter(text, param_hint="--layer")
+        return {"": read_graph(file, params, as_json)}
+    if params:
+        raise click.BadParameter(f"'{file}' is a saved model, whose sizes are fixed.", param_hint="--set")
+    try:
+        found = graphs_in(file)
+    except SpecError as error:
+        refuse(file, error.problems, as_json)
+    if layer is not None and layer not in found:
+        text = f"'{file}' has no layer '{layer}'; its layers: {listing(list(found))}.{nearest(layer, found)}"
+        raise click.BadParameter(text, param_hint="--layer")
+    return found if layer is None else {layer: found[layer]}
+
+
+def titled(texts: dict[str, str]) -> str:
+    """Texts of graphs, each under the name of its layer if there are several."""
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items())
+
+
 def need_terms(file: str, graph: Graph, as_json: bool, verb: str) -> None:
     """Exits with 2 if a graph has no terms, as may happen after pruning."""
     if not graph.terms:
@@ -121,9 +155,10 @@ def check(files: tuple[str, ...], params: dict[str, int], strict: bool, as_json:
 
 def _check(file: str, params: dict[str, int]) -> tuple[str, Spec, list[Problem]]:
     from tnmars.graph.lint import lint
+    from tnmars.spec.doubts import doubts
 
     spec = _problems(file, params)
-    warnings = [spec.locate(problem) for problem in lint(spec.graph)] if spec.graph else []
+    warnings = [*doubts(spec), *map(spec.locate, lint(spec.graph))] if spec.graph else []
     return file, spec, warnings
 
 
@@ -209,25 +244,33 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
     help="Write a picture: .svg, .pdf, .png, .tex (TikZ), .html or .dot. Needs tnmars[viz] for .pdf and .png.",
 )
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in [default: the terminal's].")
+@LAYER
 @JSON
-def show(file: str, params: dict[str, int], output: str | None, width: int | None, as_json: bool) -> None:
-    """Draw the graph of a spec file, in the terminal or as a picture."""
+def show(
+    file: str, params: dict[str, int], output: str | None, width: int | None, layer: str | None, as_json: bool
+) -> None:
+    """Draw the graph of a spec file or of a saved model, in the terminal or as a picture."""
     import shutil
 
     from tnmars.cli.pictures import check_picture, write_picture
 
     if output is not None:
         check_picture(output, file)
-    graph = read_graph(file, params, as_json)
+    found = read_graphs(file, params, as_json, layer)
     if output is not None:
-        write_picture(output, graph)
+        if len(found) > 1:
+            text = f"'{file}' has {len(found)} layers, and a picture shows one: {listing(list(found))}."
+            raise click.BadParameter(text, param_hint="--layer")
+        write_picture(output, *found.values())
     if as_json:
-        click.echo(json.dumps(_incidence(graph), indent=1))
+        data = [{**({"layer": name} if name else {}), **_incidence(graph)} for name, graph in found.items()]
+        click.echo(json.dumps(data[0] if len(data) == 1 else data, indent=1))
     elif output is None:
         from tnmars import draw
 
         columns = width or shutil.get_terminal_size().columns
-        click.echo(draw.terminal(graph, width=columns, colour=sys.stdout.isatty()))
+        is_colored = sys.stdout.isatty()
+        click.echo(titled({name: draw.terminal(graph, columns, colour=is_colored) for name, graph in found.items()}))
     else:
         click.echo(f"wrote {output}")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from tnmars.cli.graphs import JSON, NamedPath, read_graph, refuse
-from tnmars.errors import TnmarsError
+from tnmars.cli.graphs import JSON, LAYER, NamedPath, read_graphs, refuse, titled
+from tnmars.errors import TnmarsError, listing
+from tnmars.graph import Graph
 
 
 @click.command(epilog="Example: tnmars prune trained.safetensors -o small.safetensors")
@@ -83,22 +84,50 @@ def _is_pruned(path: str) -> bool:
     type=NamedPath(dir_okay=False),
     help="Write a picture of both: .svg, .pdf, .png or .tex (TikZ). Needs tnmars[viz] for .pdf and .png.",
 )
+@LAYER
 @JSON
-def diff(before: str, after: str, output: str | None, as_json: bool) -> None:
-    """Compare two spec files, as a table or as a picture.
+def diff(before: str, after: str, output: str | None, layer: str | None, as_json: bool) -> None:
+    """Compare two spec files or saved models, as a table or as a picture.
 
-    Prints bonds, cores, parameters and compression before and after. With --output, also draws both graphs on one
-    scale: lines are as wide as the ranks, and what was cut is pale.
+    Prints bonds, cores, parameters and compression before and after, for each layer that both models have. With
+    --output, also draws both graphs on one scale: lines are as wide as the ranks, and what was cut is pale.
     """
     from tnmars.cli.pictures import check_picture, write_picture
     from tnmars.graph.difference import difference
 
     if output is not None:
         check_picture(output, before, after)
-    first, second = read_graph(before, {}, as_json), read_graph(after, {}, as_json)
+    first, second = (read_graphs(file, {}, as_json, _own(file, layer)) for file in (before, after))
+    pairs = _pairs(first, second)
+    if output is not None and len(pairs) > 1:
+        text = f"the models have {len(pairs)} layers, and a picture shows one: {listing(list(pairs))}."
+        raise click.BadParameter(text, param_hint="--layer")
     if output is not None:
-        write_picture(output, first, second)
-    changes = difference(first, second)
-    click.echo(json.dumps(changes.as_json(), indent=1) if as_json else str(changes))
-    if output is not None and not as_json:
+        write_picture(output, *next(iter(pairs.values())))
+    changes = {name: difference(*pair) for name, pair in pairs.items()}
+    if as_json:
+        data = [{**({"layer": name} if name else {}), **change.as_json()} for name, change in changes.items()]
+        click.echo(json.dumps(data[0] if len(data) == 1 else data, indent=1))
+        return
+    click.echo(titled({name: str(change) for name, change in changes.items()}))
+    if output is not None:
         click.echo(f"wrote {output}")
+
+
+def _own(file: str, layer: str | None) -> str | None:
+    """The layer to take from a file: none from a spec file, which is compared with a layer of the other one."""
+    from tnmars.spec.model_file import is_model_file
+
+    return layer if file != "-" and is_model_file(file) else None
+
+
+def _pairs(first: dict[str, Graph], second: dict[str, Graph]) -> dict[str, tuple[Graph, Graph]]:
+    """The graphs to compare: layers of one name, or the only graph of each file."""
+    if len(first) == len(second) == 1:
+        (name, before), (after,) = next(iter(first.items())), second.values()
+        return {name: (before, after)}
+    shared = {name: (graph, second[name]) for name, graph in first.items() if name in second}
+    if not shared:
+        text = f"the files have no layer in common: {listing(list(first))}; and {listing(list(second))}."
+        raise click.BadParameter(text, param_hint="--layer")
+    return shared

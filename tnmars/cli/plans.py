@@ -7,7 +7,7 @@ from math import exp
 
 import click
 
-from tnmars.cli.graphs import FILE, JSON, SET, is_number, need_terms, read_graph
+from tnmars.cli.graphs import FILE, JSON, LAYER, SET, is_number, need_terms, read_graph, read_graphs, titled
 from tnmars.plan.trees import OPTIMIZERS
 
 
@@ -46,6 +46,7 @@ OPTIMIZER = click.option(
 @IMAGE
 @OPTIMIZER
 @click.option("--all", "everything", is_flag=True, help="Show all candidates, not only the chosen one.")
+@LAYER
 @JSON
 def plan(
     file: str,
@@ -55,12 +56,14 @@ def plan(
     image: int,
     optimizer: str,
     everything: bool,
+    layer: str | None,
     as_json: bool,
 ) -> None:
     """Show how a graph is contracted, and what each step costs.
 
-    For each batch size, prints the steps of the chosen plan for FILE with their multiply-adds and bytes, and compares
-    the total with that of the dense layer. Steps above the line depend only on the cores.
+    FILE is a spec file or a saved model. For each batch size, prints the steps of the chosen plan with their
+    multiply-adds and bytes, and compares the total with that of the dense layer. Steps above the line depend only on
+    the cores.
     """
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
@@ -68,20 +71,22 @@ def plan(
     from tnmars.program.codec import form_to_json
     from tnmars.program.explain import explain, table
 
-    graph = read_graph(file, params, as_json)
-    need_terms(file, graph, as_json, "contract")
+    found = read_graphs(file, params, as_json, layer)
     model = machine_model()
-    shown = []
-    for size in batch:
-        forms = choose(graph, size, Weighing(model, train), image, optimizer)
-        shown += [
-            (form, explain(graph, form, size, model, grad=train, image=image))
-            for form in forms[: None if everything else 1]
-        ]
-    if as_json:
-        click.echo(json.dumps([{**entry.to_json(), "plan": form_to_json(form)} for form, entry in shown], indent=1))
-    else:
-        click.echo("\n\n".join(table(entry) for _, entry in shown))
+    data, texts = [], {}
+    for name, graph in found.items():
+        need_terms(file, graph, as_json, "contract")
+        shown = []
+        for size in batch:
+            forms = choose(graph, size, Weighing(model, train), image, optimizer)
+            shown += [
+                (form, explain(graph, form, size, model, grad=train, image=image))
+                for form in forms[: None if everything else 1]
+            ]
+        own = {"layer": name} if name else {}
+        data += [{**own, **entry.to_json(), "plan": form_to_json(form)} for form, entry in shown]
+        texts[name] = "\n\n".join(table(entry) for _, entry in shown)
+    click.echo(json.dumps(data, indent=1) if as_json else titled(texts))
 
 
 @click.command(epilog="Example: tnmars compile specs/tt_linear.yaml --batch 32")

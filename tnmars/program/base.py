@@ -134,15 +134,26 @@ class Instruction:
         """What it works on, for the program's listing."""
         return " ".join(self.reads)
 
-    def words(self, read: tuple[Instruction, ...]) -> str:
-        """What it does, in the user's own names: what is left, and what is summed."""
-        return f"{names(flat(self.axes)) or '1'}  <- {self.word()}"
+    def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
+        """What it does, in the user's own names: what is left, and what is summed. Edges have the names `taken`."""
+        return f"{names(flat(self.axes), taken) or '1'}  <- {self.word()}"
 
     def __str__(self) -> str:
         axes = ", ".join("·".join(group) or "1" for group in self.axes)
         return f"{self.out:<4} [{axes}] = {self.word()} {self.detail()}"
 
 
-def names(labels: Labels) -> str:
-    """Labels as the user wrote them, without the marks of data axes and terms."""
-    return " ".join(label.lstrip("@#") for label in labels)
+LONG_NAMES = {"@@b": "batch", "@@n": "tokens"}
+"""What data axes are called if an edge has their usual name."""
+
+
+def names(labels: Labels, taken: frozenset[str] = frozenset()) -> str:
+    """Labels as the user wrote them, without the marks of data axes and terms; told apart from edges of that name.
+
+    >>> names(("@@b", "r")), names(("@@b", "b"), taken=frozenset(["b"]))
+    ('b r', 'batch b')
+    """
+    plain = [(label, label.lstrip("@#")) for label in labels]
+    return " ".join(
+        LONG_NAMES.get(label, f"axis_{name}") if label != name and name in taken else name for label, name in plain
+    )

@@ -63,7 +63,8 @@ def explain(
     """What a form does for a batch."""
     folded = {instruction.out for instruction in form.program.fold}
     rows = [entry for entry in measure(form) if entry.instruction.is_shown and entry.work.written > 0]
-    steps = tuple(_row(entry, entry.instruction.out in folded) for entry in rows)
+    taken = frozenset(edge.name for edge in (*graph.modes, *(bond for term in graph.terms for bond in term.bonds)))
+    steps = tuple(_row(entry, entry.instruction.out in folded, taken) for entry in rows)
     work = total(measure(form, batch=batch))
     dense_work, dense_seconds = _dense(graph, batch, model, grad, image)
     return Explained(
@@ -79,9 +80,9 @@ def explain(
     )
 
 
-def _row(entry: Measured, folded: bool) -> StepRow:
+def _row(entry: Measured, folded: bool, taken: frozenset[str]) -> StepRow:
     work = entry.work
-    words = entry.instruction.words(entry.read)
+    words = entry.instruction.words(entry.read, taken)
     return StepRow(words, entry.shape, work.macs, work.elementwise, ITEM * work.written, folded)
 
 

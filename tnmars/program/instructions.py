@@ -142,8 +142,8 @@ class Matmul(Instruction):
         price = prices.spread_product if len(left) < len(right) else prices.product
         return price(model, prod(right[:-2]), left[-2], right[-1], left[-1], grad=grad)
 
-    def words(self, read: tuple[Instruction, ...]) -> str:
-        return f"{names(flat(self.axes)) or '1'}  <- sum over {names(read[0].axes[-1]) or 'nothing'}"
+    def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
+        return f"{names(flat(self.axes), taken) or '1'}  <- sum over {names(read[0].axes[-1], taken) or 'nothing'}"
 
 
 @dataclass(frozen=True)
@@ -333,9 +333,10 @@ class Conv(Instruction):
     def detail(self) -> str:
         return f"{super().detail()} groups={self.groups} axes={list(self.spatial)}"
 
-    def words(self, read: tuple[Instruction, ...]) -> str:
+    def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
         acting = f", taps of axes {list(self.spatial)}" if self.spatial else ""
-        return f"{names(flat(self.axes)) or '1'}  <- convolve over {names(read[1].axes[1]) or 'nothing'}{acting}"
+        inside = names(read[1].axes[1], taken) or "nothing"
+        return f"{names(flat(self.axes), taken) or '1'}  <- convolve over {inside}{acting}"
 
 
 @dataclass(frozen=True)
@@ -367,5 +368,5 @@ class Dense(Instruction):
         out, inside = prod(self.extents(site.after)), prod(self.weight_shape[1:])
         return prices.convolution(model, out, source, rows * inside, inside, min(rows, columns), grad=grad)
 
-    def words(self, read: tuple[Instruction, ...]) -> str:
+    def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
         return "torch's own layer with the dense weight"

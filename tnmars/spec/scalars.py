@@ -65,6 +65,8 @@ class Size(Whole):
         meant = into.meant(node.text, into.params)
         into.used.add(meant)
         hint = f"Parameters: {listing(list(into.params))}.{did_you_mean(meant)}"
+        if not meant:
+            hint += f" To declare it, add for example params: {{{shorten(node.text)}: 8}}."
         return into.guess(
             node, path, f"{label(path)} is '{node.text}', but must be a number or the name of a parameter.", hint
         )

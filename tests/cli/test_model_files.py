@@ -1,0 +1,114 @@
+"""`show`, `diff` and `plan` of a saved model, and what `check` asks about a spec file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tnmars
+from tnmars import cli
+
+Printed = pytest.CaptureFixture[str]
+FIRST = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=5)
+SECOND = tnmars.families.lowrank("linear", inputs=(6,), outputs=(3,), rank=2)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    net = nn.ModuleDict({"a": tnmars.compile(FIRST), "b": tnmars.compile(SECOND), "c": nn.Linear(900, 900)})
+    tnmars.save(net, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def test_show_and_plan_of_a_model(model: Path, tmp_path: Path, capfd: Printed) -> None:
+    assert cli.run(["show", str(model), "--width", "80"]) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("a:\n") and "\n\nb:\n" in printed and "G1" in printed
+    assert cli.run(["show", str(model), "--json"]) == 0
+    assert [entry["layer"] for entry in json.loads(capfd.readouterr().out)] == ["a", "b"]
+    assert cli.run(["show", str(model), "-o", str(tmp_path / "a.svg")]) == 2
+    assert "has 2 layers, and a picture shows one: a, b." in " ".join(capfd.readouterr().err.split())
+    assert cli.run(["show", str(model), "--layer", "b", "-o", str(tmp_path / "a.svg")]) == 0
+    assert cli.run(["plan", str(model), "--batch", "8", "--json"]) == 0
+    assert {entry["layer"] for entry in json.loads(capfd.readouterr().out.partition("\n")[2])} == {"a", "b"}
+    assert cli.run(["plan", str(model), "--layer", "nope"]) == 2
+    assert "has no layer 'nope'; its layers: a, b." in " ".join(capfd.readouterr().err.split())
+
+
+def test_diff_of_models_and_of_a_model_with_a_spec(model: Path, tmp_path: Path, capfd: Printed) -> None:
+    smaller = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=3)
+    tnmars.save(nn.ModuleDict({"a": tnmars.compile(smaller), "x": tnmars.compile(SECOND)}), tmp_path / "b")
+    tnmars.save_spec(smaller, tmp_path / "s.yaml")
+    assert cli.run(["diff", str(model), str(tmp_path / "b"), "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["layer"], found["bonds"]) == ("a", [{"name": "r1", "before": 5, "after": 3}])
+    assert cli.run(["diff", str(model), str(tmp_path / "s.yaml"), "--layer", "a"]) == 0
+    assert "bond r1" in capfd.readouterr().out
+    assert cli.run(["diff", str(model), str(tmp_path / "s.yaml")]) == 2
+    assert "have no layer in common" in capfd.readouterr().err
+
+
+def test_a_damaged_header_is_reported(model: Path, capfd: Printed) -> None:
+    whole = model.read_bytes()
+    for data in (whole[:200], b"\xff" * 7 + b"\x7f" + whole[8:], whole.replace(b'\\"layers', b'\\"loyers')):
+        model.write_bytes(data)
+        assert cli.run(["show", str(model)]) == 2
+        assert "is damaged" in capfd.readouterr().err
+
+
+def test_a_model_without_compiled_layers(tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save(nn.Linear(2, 2), tmp_path / "a")
+    assert cli.run(["plan", str(tmp_path / "a")]) == 2
+    assert "is a saved model without compiled layers" in capfd.readouterr().err
+
+
+def test_torch_is_not_loaded(model: Path) -> None:
+    code = f"import sys; from tnmars.cli import run; run(['show', {str(model)!r}]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert torch is not None
+
+
+# --- specs -----------------------------------------------------------------------------------------------------------
+
+
+KERNEL = """tnmars: 1
+kind: conv
+modes: {in: {i: 4}, out: {o: 3}, kernel: {k: 9}}
+bonds: {r: 2}
+cores: {A: [i, r], B: [r, k, o]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "asks"), [("", True), ("kernel_size: [9]\n", False), ("kernel_size: [3, 3]\n", False)]
+)
+def test_check_asks_which_kernel_is_meant(more: str, asks: bool, tmp_path: Path, capfd: Printed) -> None:
+    (tmp_path / "a.yaml").write_text(KERNEL + more)
+    assert cli.run(["check", str(tmp_path / "a.yaml")]) == 0
+    said = "a.yaml:3:43: warning: kernel mode 'k' has size 9: is a kernel of 9 or of 3x3 meant?"
+    assert (said in capfd.readouterr().err) == asks
+    (tmp_path / "b.yaml").write_text(KERNEL.replace("k: 9", "k: 7"))
+    assert cli.run(["check", str(tmp_path / "b.yaml")]) == 0
+    assert "meant?" not in capfd.readouterr().err
+
+
+def test_a_size_that_is_not_declared_suggests_params(capfd: Printed, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(KERNEL.replace("{r: 2}", "{r: rank}"))
+    assert cli.run(["check", str(tmp_path / "a.yaml")]) == 2
+    assert "Parameters: none. To declare it, add for example params: {rank: 8}." in capfd.readouterr().err
+
+
+def test_a_bond_named_like_the_batch_is_told_apart(tmp_path: Path, capfd: Printed) -> None:
+    graph = tnmars.network("linear", "A[i,b] B[b,o]", inputs={"i": 4}, outputs={"o": 3}, bonds=2)
+    tnmars.save_spec(graph, tmp_path / "a.yaml")
+    assert cli.run(["plan", str(tmp_path / "a.yaml"), "--batch", "8", "--all"]) == 0
+    printed = capfd.readouterr().out
+    assert "  batch o  <- sum over b" in printed
+    assert " b b " not in printed

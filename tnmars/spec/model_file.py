@@ -1,0 +1,46 @@
+"""The graphs in a file of `tnmars.save` or `tnmars.save_checkpoint`, from its header alone: no tensor is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tnmars.errors import Problem, SpecError
+from tnmars.graph import Graph
+from tnmars.spec.reader import loads
+
+START = b'{"__metadata__":{"tnmars.digest":"'
+"""What follows the first eight bytes of such a file, which hold the length of the header."""
+MAX_HEADER = 200_000_000
+"""The largest header that is read, in bytes."""
+
+
+def is_model_file(path: str | Path) -> bool:
+    """Whether a file begins as a saved model does."""
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(8 + len(START))[8:] == START
+    except (OSError, ValueError):
+        return False
+
+
+def graphs_in(path: str | Path) -> dict[str, Graph]:
+    """The graph of each compiled layer by the layer's name. Raises `SpecError`."""
+    try:
+        with Path(path).open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > MAX_HEADER:
+                raise ValueError(f"its header claims {length:,} bytes")
+            about = json.loads(json.loads(stream.read(length))["__metadata__"]["tnmars"])
+        specs = {_name(entry): entry["spec"] for entry in about["layers"]}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise SpecError(f"{path}: is damaged: {type(error).__name__} {error}.") from None
+    if not specs:
+        text = f"{path}: is a saved model without compiled layers, so it has no graph."
+        raise SpecError(Problem(text, "tnmars compress makes some of its layers compiled ones."))
+    return {name: loads(str(text), source=f"{path}: layer '{name}'") for name, text in specs.items()}
+
+
+def _name(entry: Any) -> str:
+    return str(entry["names"][0])
