@@ -87,8 +87,8 @@ def test_a_model_without_gates_is_not_silently_left_alone() -> None:
     with pytest.raises(tnmars.TnmarsError) as caught:
         tnmars.prune(nn.Sequential(lowrank()))
     assert str(caught.value) == (
-        "no selector of the model chooses slices. Nothing was changed.\n  Compile with one that does, such as Mars() or "
-        "Ard(), or give keep, ranks or energy."
+        "no selector of the model chooses slices. Nothing was changed.\n  Compile with one that does, such as Mars() "
+        "or Ard(), or give keep, ranks or energy."
     )
 
 

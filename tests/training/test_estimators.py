@@ -303,9 +303,9 @@ def test_selectors_whose_kept_gates_are_not_one_are_refused() -> None:
     with pytest.raises(tnmars.TnmarsError) as caught:
         tnmars.gate_gradient_(model, lambda: calls.append(0) or 1.0)
     assert str(caught.value) == (
-        "layer '1': GaussianGates keeps gates that are not 1, but here gates of 0 and 1 are drawn: another network would "
-        "be trained than the one that is kept. Nothing was changed.\n  Use a selector whose kept gates are 1, such as "
-        "GaussianGates(fold=False)."
+        "layer '1': GaussianGates keeps gates that are not 1, but here gates of 0 and 1 are drawn: another network "
+        "would be trained than the one that is kept. Nothing was changed.\n  Use a selector whose kept gates are 1, "
+        "such as GaussianGates(fold=False)."
     )
     assert not calls and not GaussianGates().rounds_to_one
     assert all(selector.rounds_to_one for selector in (*SELECTORS.values(), Given()))

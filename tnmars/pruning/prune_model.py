@@ -106,8 +106,9 @@ def prune(
 
     Raises:
         TnmarsError: If no selector chooses slices and nothing else is given, if `keep` or `ranks` names a layer, bond
-            or slice that is not there, if a layer to cut by `ranks` or `energy` has gates or shares a core, if parameters are
-            sharded, or if a core that several layers share would be cut in one way here and in another there.
+            or slice that is not there, if a layer to cut by `ranks` or `energy` has gates or shares a core, if
+            parameters are sharded, or if a core that several layers share would be cut in one way here and in another
+            there.
 
     Example:
         >>> import tnmars

@@ -32,8 +32,8 @@ class LayerSummary:
         kind: Its kind: `linear`, `conv`, ...
         signature: Its inputs and outputs.
         gated: Whether its selector decides what to keep, by gates or by norms.
-        bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the selector
-            keeps; None if cores are NaN and their norms decide) and `useful` (the maximum useful rank).
+        bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the
+            selector keeps; None if cores are NaN and their norms decide) and `useful` (the maximum useful rank).
         parameters: The parameters of its cores.
         live_parameters: What would be left of them if the layer were pruned now, before cores are merged.
         shared: How many of its parameters an earlier layer holds too; the model counts these once.
