@@ -120,8 +120,8 @@ def check_state(
             if parameter in scaled and torch.is_tensor(value) and value.dim() and key not in POWERS:
                 raise TnmarsError(
                     f"{type(optimizer).__name__} keeps '{key}', and it is not known how that changes when gates are "
-                    "multiplied into a core. Nothing was changed.\n  Make a new optimizer after the cut, prune_(model), "
-                    "or use a selector whose kept gates are 1, such as GaussianGates(fold=False)."
+                    "multiplied into a core. Nothing was changed.\n  Make a new optimizer after the cut, "
+                    "prune_(model), or use a selector whose kept gates are 1, such as GaussianGates(fold=False)."
                 )
 
 
