@@ -84,7 +84,7 @@ def test_not_enough_memory_is_said_in_words(monkeypatch: pytest.MonkeyPatch, cap
         def fails(*_: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(plans, "read_graph", fails)
+        monkeypatch.setattr(plans, "read_graphs", fails)
         assert "there is not enough memory for this. Use smaller sizes" in refused(capfd, "plan", TT)
 
 
