@@ -97,8 +97,6 @@ CALLS: dict[str, Callable[[], object]] = {
     # rules
     "graph_kind": lambda: _graph(kind="linaer"),
     "graph_too_large": lambda: _graph(terms=(Term("t", (), tuple(Core(f"A{at}", ()) for at in range(10_001))),)),
-    "graph_too_many_cores": lambda: tnmars.families.tt("tensor", free=(1,) * 1025, rank=1),
-    "graph_too_many_entries": lambda: tnmars.families.tt("tensor", free=(2,) * 901, rank=1),
     "graph_role": lambda: _graph(Core("W", ("i", "o", "k")), modes=(*_graph().modes, Edge("k", 3, Role.KERNEL))),
     "graph_terms": lambda: _graph(terms=_graph().terms * 2),
     "graph_kernel": lambda: _graph(kernel_size=(3,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -10,8 +11,9 @@ import torch
 from oracle import error
 
 import tnmars
-from tnmars.errors import GraphError
+from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
+from tnmars.graph.lint import lint
 from tnmars.graph.parts import MAX_CORES
 from tnmars.plan.tree import Pair, Rows, inside_out, leaves_of
 
@@ -58,8 +60,18 @@ def test_a_deep_tree_is_compared_without_recursion() -> None:
     assert sum(1 for _ in inside_out(one, {})) == 2 * 5000 - 1 + 1
 
 
-def test_too_many_cores_are_refused_at_once() -> None:
-    with pytest.raises(GraphError, match=rf"has {MAX_CORES + 1:,} cores, but may have at most {MAX_CORES:,}"):
-        tnmars.families.tt("tensor", free=(1,) * (MAX_CORES + 1), rank=1)
-    with pytest.raises(GraphError, match=r"the dense tensor would have more than 2\^900 entries"):
-        tnmars.families.tt("tensor", free=(2,) * 901, rank=2)
+@pytest.mark.parametrize(
+    ("graph", "text"),
+    [
+        (tnmars.families.tt("tensor", free=(1,) * (MAX_CORES + 1), rank=1), "has 1,025 cores, but only 1,024 can be"),
+        (
+            tnmars.families.tt("tensor", free=(2,) * 901, rank=2),
+            r"the dense tensor would have more than 2\^900 entries",
+        ),
+    ],
+    ids=["cores", "entries"],
+)
+def test_what_is_too_large_is_said_by_check_and_refused_by_compile(graph: Graph, text: str) -> None:
+    assert any(re.search(text, problem.text) for problem in lint(graph))
+    with pytest.raises(TnmarsError, match=text):
+        tnmars.compile(graph)

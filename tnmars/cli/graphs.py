@@ -249,7 +249,10 @@ def expand(file: str, params: dict[str, int], as_json: bool) -> None:
 def show(
     file: str, params: dict[str, int], output: str | None, width: int | None, layer: str | None, as_json: bool
 ) -> None:
-    """Draw the graph of a spec file or a saved model."""
+    """Draw the graph of a spec file or of a saved model.
+
+    In the terminal, or as a picture with --output.
+    """
     import shutil
 
     from tnmars.cli.pictures import check_picture, write_picture

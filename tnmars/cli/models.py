@@ -87,7 +87,7 @@ def _is_pruned(path: str) -> bool:
 @LAYER
 @JSON
 def diff(before: str, after: str, output: str | None, layer: str | None, as_json: bool) -> None:
-    """Compare two spec files or saved models.
+    """Compare the graphs of two spec files or saved models.
 
     Prints bonds, cores, parameters and compression before and after, for each layer that both models have. With
     --output, also draws both graphs on one scale: lines are as wide as the ranks, and what was cut is pale.

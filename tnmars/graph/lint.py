@@ -20,6 +20,7 @@ from tnmars.graph import topology
 from tnmars.graph.cuts import Cut
 from tnmars.graph.graph import Graph, Term
 from tnmars.graph.kinds import Role
+from tnmars.graph.parts import MAX_CORES, MAX_DENSE
 
 MAX_BONDS = 200
 """The number of bonds, those of equal terms counted once, up to which useful sizes are computed."""
@@ -47,6 +48,7 @@ def lint(graph: Graph) -> tuple[Problem, ...]:
     equal = _equal_terms(graph)
     return (
         *_no_terms(graph),
+        *too_large(graph),
         *_padding(graph),
         *_parameters(graph),
         *(problem for term, names in equal.items() for problem in _parts(graph, term, names)),
@@ -108,6 +110,18 @@ def _of(graph: Graph, names: list[str]) -> str:
     if len(graph.terms) == 1:
         return ""
     return f" of term '{names[0]}'" if len(names) == 1 else f" of {len(names)} equal terms ({listing(names)})"
+
+
+def too_large(graph: Graph) -> Iterator[Problem]:
+    """Why a graph can be checked and drawn, but not planned or compiled; nothing for almost all graphs."""
+    fix = "It can be drawn, but not planned or compiled: "
+    if prod(mode.size for mode in graph.modes) > MAX_DENSE:
+        yield Problem("the dense tensor would have more than 2^900 entries.", f"{fix}use fewer modes.", ("modes",))
+    for term in graph.terms:
+        if len(term.cores) > MAX_CORES:
+            text = f"term '{term.name}' has {plural(len(term.cores), 'core')}, but only {MAX_CORES:,} can be planned."
+            yield Problem(text, f"{fix}merge some of them, or split the term.", ("terms", term.name, "cores"))
+            return
 
 
 def _no_terms(graph: Graph) -> Iterator[Problem]:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_SIZE = 2**31 - 1
 MAX_ENTRIES = 2**63 - 1
 MAX_DENSE = 2**900
-"""The largest number of entries of a dense tensor, in memory or not. Costs stay below what a float holds."""
+"""The largest dense tensor that is planned, in entries; it need not be made. Costs stay below what a float holds."""
 MAX_CORES = 1024
-"""The largest number of cores of one term. Larger ones would take minutes to plan."""
+"""The largest number of cores of one term that is planned. Larger ones would take minutes."""
 MAIN = "main"
 """The name of the only term of a graph that was not written as a sum."""
 

@@ -14,7 +14,7 @@ from tnmars.errors import Problem, closest, listing, nearest, plural
 from tnmars.graph import layer_rules
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, Kind, Role
-from tnmars.graph.parts import MAX_CORES, MAX_DENSE, MAX_ENTRIES, Core, Edge, Term, flat_size
+from tnmars.graph.parts import MAX_ENTRIES, Core, Edge, Term, flat_size
 
 _FLAT = (Role.IN, Role.LOOKUP, Role.PATCH, Role.OUT)
 """The roles whose modes are one axis of some tensor, flattened."""
@@ -79,8 +79,6 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
                 "Use smaller modes.",
                 path=("modes", str(role)),
             )
-    if prod(mode.size for mode in fields.modes) > MAX_DENSE:
-        yield Problem("the dense tensor would have more than 2^900 entries.", "Use fewer modes.", path=("modes",))
 
 
 def _terms(fields: Fields) -> Iterator[Problem]:
@@ -94,9 +92,6 @@ def _terms(fields: Fields) -> Iterator[Problem]:
         if term.name in names:
             yield Problem(f"two terms are named '{term.name}'.", "Rename one.", path)
         names.add(term.name)
-        if len(term.cores) > MAX_CORES:
-            text = f"term '{term.name}' has {plural(len(term.cores), 'core')}, but may have at most {MAX_CORES:,}."
-            yield Problem(text, "Merge some of them, or split the term.", (*path, "cores"))
         meant = _meant(term, fields)
         slips |= meant
         for problem in _term(term, fields, meant | absent):

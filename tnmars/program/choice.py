@@ -12,8 +12,10 @@ from functools import lru_cache
 from itertools import pairwise
 from math import isqrt
 
+from tnmars.errors import TnmarsError
 from tnmars.graph import Graph, Role
 from tnmars.graph.counts import count
+from tnmars.graph.lint import too_large
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network
@@ -78,9 +80,18 @@ class Planner:
 def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimizer: str = "auto") -> tuple[Form, ...]:
     """The forms of a layer for a batch, best first; those that take too much memory are last.
 
-    Equal graphs under an equal cost model are planned once per process, whichever layer asks.
+    Equal graphs under an equal cost model are planned once per process, whichever layer asks. Raises `TnmarsError` if
+    the graph is too large.
     """
+    _check_size(graph)
     return tuple(_ranked(graph, all_forms(graph, batch, weighing, image, optimizer), batch, image))
+
+
+def _check_size(graph: Graph) -> None:
+    """Raises `TnmarsError` for a graph whose plan would take minutes, or whose costs no float holds."""
+    problems = tuple(too_large(graph))
+    if problems:
+        raise TnmarsError(problems)
 
 
 def _ranked(graph: Graph, forms: Iterable[Form], batch: int, image: int) -> list[Form]:
@@ -141,6 +152,7 @@ def choose_frozen(
     Their folded parts hold at most `limit` numbers, or else the cores themselves. Those that take too much memory are
     last.
     """
+    _check_size(graph)
     forms: dict[Program, Form] = {}
     for folded in (True, False):
         for form in all_forms(graph, batch, Weighing(model, folded=folded), image, optimizer):
