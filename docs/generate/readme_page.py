@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shrink_section import records
+from shrink_section import plain_records
 
 from tnmars.experiments.mnist import PAPER
 from tnmars.text.tables import markdown as as_table
@@ -48,7 +48,7 @@ def _table(summary: dict[str, Any]) -> str:
 
 def _shrunk() -> list[list[str]]:
     """The rows of `tnmars.shrink`: without a budget, and with that of the paper's smaller network."""
-    own = [record for record in records() if record["task"] == "mnist-2fc" and not record["settings"]]
+    own = [record for record in plain_records() if record["task"] == "mnist-2fc"]
     rows = []
     for name, budget in (("`shrink`, nothing tuned", ""), ("`shrink`, budget 205x", "205x parameters")):
         row = "budgets" if budget else "untouched"

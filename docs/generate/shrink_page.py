@@ -9,7 +9,7 @@ from statistics import fmean
 
 from compress_page import between
 from marks import table
-from shrink_section import Record, records
+from shrink_section import Record, plain_records
 
 DOCS = Path(__file__).parent.parent
 PAGE = DOCS / "shrink.md"
@@ -23,7 +23,7 @@ def text() -> str:
 
 
 def _rules() -> str:
-    own = [record for record in records() if record["task"] == "mnist-2fc" and not record["settings"]]
+    own = [record for record in plain_records() if record["task"] == "mnist-2fc"]
     rows = [
         _row("`shrink`", "nothing", _of(own, "untouched", "")),
         _row('`shrink(budget="205x")`', "the size", _of(own, "budgets", "205x parameters")),
