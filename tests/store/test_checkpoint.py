@@ -261,7 +261,7 @@ def test_several_processes_write_one_whole_checkpoint(mode: str, tmp_path: Path)
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split().count("same") == 2
+    assert done.stdout.count("same") == 2  # the two processes may write on one line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.ckpt", "run.ckpt.previous"]
 
 

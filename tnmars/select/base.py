@@ -191,11 +191,10 @@ def _plain(value: Any) -> Json:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and not a boolean."""
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-    except OverflowError:  # an integer too large for a float
-        return False
+    """Whether a value is a finite number, and not a boolean. Torch takes no integer of more than 64 bits."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, float) and isfinite(value)
 
 
 def check(is_right: bool, text: str) -> None:
