@@ -211,12 +211,13 @@ def test_a_form_that_takes_too_much_memory_is_not_even_timed(frozen: bool, monke
 
 
 def proportion(graph: Graph, batch: int, image: int) -> int:
-    """Input, output, cores and dense weight together; of the data axes of a map, all but one have length 16."""
+    """Input, output, cores and dense weight together; of the data axes of a map, all but the first have length 16."""
     numbers = count(graph)
     if graph.inputs:
         modes = {mode.name: mode.size for mode in graph.modes}
-        axes = {name for operand in graph.inputs for axis in operand.axes for name in axis} - set(modes)
-        sizes = {**modes, **dict.fromkeys(axes, 16), min(axes, default=""): batch}
+        listed = [name for operand in graph.inputs for axis in operand.axes for name in axis]
+        sizes = {**modes, **{name: 16 for name in listed if name not in modes}}
+        sizes |= dict.fromkeys([name for name in listed if name not in modes][:1], batch)
         tensors = [*(operand.axes for operand in graph.inputs), graph.output]
         return (
             numbers.cores + numbers.dense + sum(prod(sizes[name] for axis in axes for name in axis) for axes in tensors)
