@@ -259,6 +259,14 @@ def test_a_model_given_within_the_budget_is_kept_if_training_harms_it() -> None:
     assert curve.at(48) is curve.chosen
 
 
+def test_a_prior_that_is_not_trained_with_is_named() -> None:
+    graph = families.lowrank("linear", inputs=(12,), outputs=(8,), rank=4)
+    model = nn.Sequential(nn.Identity(), tnmars.compile(graph, batch=64, selector=tnmars.Ard()))
+    with pytest.warns(tnmars.ShrinkWarning, match=r"the selector of layer '1' has a prior, .*tnmars\.Stages") as seen:
+        shrunk(model, settings=tnmars.Staircase(first=2), budget=40)
+    assert len(seen) == 1 and Path(seen[0].filename).name == "shrink_kit.py"
+
+
 # --- nothing is changed, and the same seed gives the same curve -----------------------------------------------------
 
 

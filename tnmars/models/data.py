@@ -224,6 +224,24 @@ def primary(output: Any) -> list[Tensor]:
     return found
 
 
+def as_float(given: Any) -> float:
+    """What a user's own function returned as its score: a number, or a tensor with one entry.
+
+    Raises:
+        TypeError: If it is neither. Text and truth values are not numbers here.
+
+    Example:
+        >>> as_float(torch.tensor([0.5])), as_float(2)
+        (0.5, 2.0)
+    """
+    try:
+        if isinstance(given, (str, bytes, bool)):
+            raise TypeError
+        return float(given.detach() if isinstance(given, Tensor) else given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"a {type(given).__name__} is not a number") from None
+
+
 def _answers(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         if output.is_floating_point():

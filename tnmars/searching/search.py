@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.graph.parts import as_int, is_int
 from tnmars.models.bar import bar
 from tnmars.models.budget import Budget, amount
+from tnmars.models.data import as_float
 from tnmars.searching import record
 from tnmars.searching.costs import Graphs, Sizes, cost_of, dense_cost, limit_of, named, resized
 from tnmars.searching.proposals import METHODS, Proposals
@@ -145,10 +144,8 @@ class _Run:
         """What the user's function returns for some sizes. Raises `TnmarsError` if it is not a number."""
         given = self.function(*self._given(sizes))
         try:
-            if isinstance(given, (str, bytes, bool)):
-                raise TypeError
-            return float(given.detach() if isinstance(given, Tensor) else given)
-        except (TypeError, ValueError, RuntimeError):
+            return as_float(given)
+        except TypeError:
             text = f"score returned a {type(given).__name__}, but must return a number; larger is better."
             raise TnmarsError(Problem(text, "Return a float, or a tensor with one entry.")) from None
 

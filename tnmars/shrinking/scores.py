@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import from_first_rank, has_ranks
+from tnmars.models.data import as_float
 from tnmars.shrinking.settings import Staircase
 
 Given = float | tuple[float, int] | Tensor
@@ -79,10 +80,8 @@ def agreed(parse: Callable[[], Score]) -> Score:
 
 def _number(value: Any, given: Any, verb: str) -> float:
     try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        number = float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
+        number = as_float(value)
+    except TypeError:
         what = f"a {type(given).__name__}"
         raise TnmarsError(Problem(f"{verb} {what}, which is not a score.", FIX)) from None
     if not isfinite(number):

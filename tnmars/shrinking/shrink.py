@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
@@ -12,14 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tnmars.errors import CheckpointError, Problem, TnmarsError
-from tnmars.layer.distributed import from_first_rank, has_ranks, rank
+from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
+from tnmars.layer.distributed import from_first_rank, has_ranks, is_first_rank, rank
+from tnmars.layer.module import layers
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
 from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.model import share_
+from tnmars.shrinking.rule import ShrinkWarning
 from tnmars.shrinking.saliency import BATCHES, Saliency, from_gradients, from_norms
 from tnmars.shrinking.scores import Given, NotFiniteError, Score, agreed, check_samples, score_of
 from tnmars.shrinking.settings import Staircase
@@ -59,7 +62,8 @@ def shrink(
 
     The model given is the first point of the curve. If the first stage makes it worse, by more than one standard error
     (with `max_drop`, by more than half of that), the stage is repeated at a quarter of all rates, at most three times.
-    A warning, `tnmars.ShrinkWarning`, says so if all stages end below it. A loss or a score that is not finite ends the
+    A warning, `tnmars.ShrinkWarning`, says so if all stages end below it, or if a layer has a selector with a prior,
+    such as `tnmars.Ard`, which is not added to the loss here. A loss or a score that is not finite ends the
     path with the points that it has.
 
     Without `budget` and `max_drop`, the path ends once the score is 5 standard errors below the best, and the smallest
@@ -154,6 +158,7 @@ def shrink(
             _check_score(path.curve.chosen if path.is_finished else path.curve.points[-1], run.score(), checkpoint)
         if path.is_finished:
             return path.curve
+        _warn_of_priors(work)
         if path.position is None:
             if has_ranks():  # rank 0 writes a checkpoint now: all must have seen that there was none
                 torch.distributed.barrier()
@@ -183,6 +188,21 @@ def _check_score(point: Point, now: Score, checkpoint: str | Path | None) -> Non
             f"{checkpoint}: the model of its last stage has a score of {now.value:.5g} now, but had {point.score:.5g}."
         )
         raise CheckpointError(Problem(text, "Give the same evaluate and the same validation data, or another folder."))
+
+
+def _warn_of_priors(model: nn.Module) -> None:
+    """Says which layers have a prior, as those compiled with `Ard` have: `loss` does not see the model."""
+    names = [
+        f"layer '{name}'" if name else "the model"
+        for name, layer in layers(model)
+        if layer.selector is not None and layer.selector.judges_norms
+    ]
+    if names and is_first_rank():
+        text = (
+            f"the selector of {listing(names)} has a prior, which shrink does not add to the loss: it chooses ranks by "
+            "its own rule. To train with the prior, follow tnmars.Stages in a loop of your own, and add tnmars.penalty."
+        )
+        warnings.warn(text, ShrinkWarning, stacklevel=3)
 
 
 class _Path(Stages):
