@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tnmars.errors import plural
 from tnmars.text.tables import markdown as as_table
 
 RECORDS = Path(__file__).parent.parent / "results" / "shrink.json"
@@ -145,14 +146,17 @@ def _controls(own: Sequence[Record]) -> str:
         cells = []
         for row in CONTROLS:
             same = [record for record in by_row.get((row,), []) if record["seed"] in seeds]
-            cells.append(f"{_figure(task, fmean(record['test'] for record in same))} at {_ratio(same)}" if same else "")
+            few = f", {plural(len(same), 'seed')}" if len(same) < len(seeds) else ""
+            mean = f"{_figure(task, fmean(record['test'] for record in same))} at {_ratio(same)}{few}" if same else ""
+            cells.append(mean)
         rows.append([NETWORKS[task], _asked("", budget), str(len(seeds)), *cells])
     if len(rows) == 1:
         return ""
     text = """\
-**Does the choice of ranks pay?** Two controls, on the same seeds. `uniform` has the start ranks times one factor, of
-about the asked size, trained from scratch in one annealed run with as many steps as the path took to that point, and
-with the same rates and decay. `random` is the same path with slices chosen by chance in the same canonical form.
+**Does the choice of ranks pay?** Two controls, on the same seeds or the first of them. `uniform` has the start ranks
+times one factor, of about the asked size, trained from scratch in one annealed run with as many steps as the path took
+to that point, and with the same rates and decay. `random` is the same path with slices chosen by chance in the same
+canonical form.
 
 """
     return text + as_table(rows) + "\n"

@@ -4,11 +4,12 @@
     python tests/bench/shrinking mnist-2fc --seeds 20-22 --rows budgets,uniform,random
 
 Rows: `untouched` is one call without a budget. `budgets` is one call with several. `random` is `budgets` with slices
-chosen at random in the same canonical form. `uniform` trains the start ranks times one factor, of about the asked size,
-from scratch, in one annealed run of as many steps as the path took to that size. `fixed` trains the network as it
-starts, and `dense` a dense one, in stages as long as those of the path. The lengths come from records of the path in
-the file, or from `--steps`. `mars` selects ranks with gates but trains in the same way, and `ensemble` averages its
-sampled masks. Every choice is made on validation data; each point that is recorded is tested once.
+chosen at random in the same canonical form, and `gradient` with slices chosen by the gradient of the loss. `uniform`
+trains the start ranks times one factor, of about the asked size, from scratch, in one annealed run of as many steps as
+the path took to that size. `fixed` trains the network as it starts, and `dense` a dense one, in stages as long as those
+of the path. The lengths come from records of the path in the file, or from `--steps`. `mars` selects ranks with gates
+but trains in the same way, and `ensemble` averages its sampled masks. Every choice is made on validation data; each
+point that is recorded is tested once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROWS = {
     "untouched": rows.path,
     "budgets": rows.path,
     "random": rows.path,
+    "gradient": rows.path,
     "uniform": rows.uniform,
     "fixed": rows.held,
     "dense": rows.held,

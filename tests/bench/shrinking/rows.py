@@ -61,12 +61,14 @@ def path(asked: Asked, given: Task) -> None:
     clock = time.process_time()
     labels: dict[str, int | str] = {}
     options = dict(asked.options or given.options)
-    if asked.row in ("budgets", "random"):
+    if asked.row in ("budgets", "random", "gradient"):
         with torch.random.fork_rng():
             labels = dict(tasks.limit(given, ratio) for ratio in asked.ratios or given.budgets)
         options = {"budget": list(labels.values())}
     if asked.row == "random":
         options["saliency"] = by_chance
+    if asked.row == "gradient":
+        options["saliency"] = "gradient"
     if asked.checkpoints is not None:
         options["checkpoint"] = asked.checkpoints / f"{asked.name}-{asked.row}-{asked.seed}"
     model, more = given.begin(asked.seed) if given.begin else (given.network(1.0), {})
