@@ -30,6 +30,7 @@ _PUBLIC = {
     "models.matching": "match_",
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
+    "models.recurrent": "GRU LSTM",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
@@ -112,6 +113,8 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.matching import match_ as match_
     from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.models.plan import CompressionPlan as CompressionPlan
+    from tnmars.models.recurrent import GRU as GRU
+    from tnmars.models.recurrent import LSTM as LSTM
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune
