@@ -151,28 +151,26 @@ def _rebuilt_(
     options: dict[str, Any],
 ) -> Recurrent:
     """The layer, with its weights rebuilt from graphs."""
-    given = {key: value for key, value in options.items() if key not in _COMPILED}
+    given: dict[str, Any] = {key: value for key, value in options.items() if key not in _COMPILED}
     compiled = {key: value for key, value in options.items() if key in _COMPILED}
     if rank is not None:
         given["rank"] = rank
-    derived = [part for part, rule in rules.items() if rule is True]
     unused = [*given, *(["family"] if family is not None else [])]
     if all(rule is False for rule in rules.values()):
         fix = f"Leave one of them out, or use torch.nn.{type(layer).__name__}."
         raise TnmarsError(f"input and recurrent are both False, so no weight has a graph.\n  {fix}")
-    if unused and not derived:
+    if unused and True not in rules.values():
         text = f"{unused[0]} is for the graphs of a family, but input and recurrent are graphs of your own or dense."
         raise TnmarsError(f"{text}\n  Leave it out.")
     name = families.FROM_SCRATCH["linear"] if family is None else family
     compiled.setdefault("init", 1.0 / (3.0 * layer.hidden_size))
-    graphs = {
-        parameter: _family(name, inside, gates, layer.hidden_size, **given)
-        if rule is True
-        else rule(inside, gates, layer.hidden_size)
-        if callable(rule)
-        else rule
-        for parameter, inside, rule in _weights(layer, rules)
-    }
+
+    def graph_of(rule: Rule | bool, inside: int) -> Graph | str | Path:
+        if isinstance(rule, bool):
+            return _family(name, inside, gates, layer.hidden_size, **given)
+        return rule(inside, gates, layer.hidden_size) if callable(rule) else rule
+
+    graphs = {parameter: graph_of(rule, inside) for parameter, inside, rule in _weights(layer, rules)}
     for parameter, graph in graphs.items():
         parametrize_(layer, parameter, graph, **compiled)
     return layer
