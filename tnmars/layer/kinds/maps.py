@@ -21,7 +21,7 @@ def forward(layer: Layer, *inputs: Tensor, **named: Tensor) -> Tensor:
     given = dict(zip(names, inputs, strict=False))
     if len(inputs) > len(names) or set(given) & set(named) or set(given) | set(named) != set(names):
         raise ShapeError(f"the layer takes inputs {', '.join(names)}, each once, by position or by name.")
-    given |= named
+    given = {**given, **named}
     for name, value in given.items():
         check_dtype(layer, value, f"input '{name}'")
     lengths = _lengths(layer.graph, given)
