@@ -25,7 +25,7 @@ def forward(layer: Layer, *inputs: Tensor, **named: Tensor) -> Tensor:
     for name, value in given.items():
         check_dtype(layer, value, f"input '{name}'")
     lengths = _lengths(layer.graph, given)
-    return layer.compute(next(iter(lengths.values()), 1), *(given[name] for name in names))
+    return layer.compute([*lengths.values(), 1][0], *(given[name] for name in names))
 
 
 def _lengths(graph: Graph, given: Mapping[str, Tensor]) -> dict[str, int]:
