@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test thorough lint docs bench clean golden
+.PHONY: demo test thorough lowest newest wheel lint docs bench clean golden
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,7 +16,8 @@ demo: $(STAMP)
 	@echo "the pages: build/demo/network.html and build/demo/tensor-train.html"
 
 # One worker per core, each with one thread; a worker that is done takes tests from the other.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+TESTING := -m pytest -n auto --maxprocesses 8 --dist worksteal
+PYTEST := $(BIN)/python $(TESTING)
 
 test: $(STAMP)
 	$(PYTEST)
@@ -24,6 +25,26 @@ test: $(STAMP)
 # Every number of cases that the issues state; `make test` runs about 5 % of them.
 thorough: $(STAMP)
 	TNMARS_THOROUGH=1 $(PYTEST)
+
+# The same tests with the lowest versions that pyproject.toml declares, and with the newest torch that installs, each in an
+# environment of its own. `make lowest PYTHON=python3.10 TESTS=tests/layer` takes another Python, and some of the tests.
+lowest:
+	mkdir -p build
+	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
+	$(PYTHON) tests/scripts/lowest.py > build/lowest.txt
+	.lowest/bin/python tests/scripts/cpu_torch.py "$$($(PYTHON) tests/scripts/lowest.py torch)" build/lowest.txt
+	.lowest/bin/python -m pip install --quiet -c build/lowest.txt -e '.[dev]'
+	.lowest/bin/python $(TESTING) $(TESTS)
+
+newest:
+	test -x .newest/bin/python || $(PYTHON) -m venv .newest
+	.newest/bin/python tests/scripts/cpu_torch.py newest
+	.newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev]'
+	.newest/bin/python $(TESTING) $(TESTS)
+
+# The wheel, in an empty environment and away from this folder, runs the demo.
+wheel:
+	$(PYTHON) tests/scripts/wheel.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -48,4 +69,4 @@ golden: $(STAMP)
 	TNMARS_REWRITE_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_messages.py -k golden
 
 clean:
-	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .venv .lowest .newest .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,19 +1,55 @@
-"""Atomic writes: a file is written under a temporary name, synced, then renamed, so that no reader sees half of it."""
+"""Atomic writes, so that no reader sees half of a file; and JSON from files that anyone may have written."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tnmars.errors import TnmarsError
 
 ABANDONED = 3600.0
 """Seconds without a write after which a temporary file counts as left behind by a killed process."""
+
+MAX_JSON = 32_000_000
+"""The bytes of the largest JSON file that is read."""
+MAX_VALUES = 1_000_000
+"""The number of values that such a file may have: an empty list takes twenty times as much memory as it has letters."""
+
+
+def read_json(path: str | Path) -> Any:
+    """The data in a JSON file. Raises `OSError`, and `ValueError` for what is not JSON, as `parse_json` does."""
+    with Path(path).open("rb") as stream:
+        return parse_json(stream.read(MAX_JSON + 1))
+
+
+def parse_json(data: bytes) -> Any:
+    """The data in a JSON text that anyone may have written.
+
+    Raises `ValueError` if it is not JSON in UTF-8, is too large or too deep, or gives a key twice: another reader might
+    take the other one.
+    """
+    if len(data) > MAX_JSON:
+        raise ValueError(f"it has over {MAX_JSON:,} bytes")
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"it has over {MAX_VALUES:,} values")
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of a JSON text, for `json.loads`. Raises `ValueError` if a key is given twice."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is given twice")
+    return table
 
 
 def write_text(path: str | Path, text: str) -> None:

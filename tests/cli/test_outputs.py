@@ -61,6 +61,62 @@ def test_fit_writes_over_its_own_files_only(tmp_path: Path, capfd: Printed) -> N
     assert json.loads((tmp_path / "out.json").read_text())["ranks"] == {"r1": {"before": 3, "after": 2}}
 
 
+def model_file(path: Path) -> str:
+    graph = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=5)
+    tnmars.save(tnmars.compile(graph, selector=tnmars.Mars(spread=1.0)), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["html", "txt"])
+def test_report_writes_over_its_own_pages_only(ending: str, tmp_path: Path, capfd: Printed) -> None:
+    source, target = model_file(tmp_path / "a.safetensors"), tmp_path / f"page.{ending}"
+    command = ["report", source, source, "--no-measure", "-o"]
+    for _ in range(2):
+        assert cli.run([*command, str(target)]) == 0
+    page = target.read_text()
+    target.write_text("<html>my own page about tnmars</html>")
+    assert cli.run([*command, str(target)]) == 2
+    assert "exists and is not a page that tnmars wrote" in " ".join(capfd.readouterr().err.split())
+    assert target.read_text() == "<html>my own page about tnmars</html>"
+    target.write_text("")  # as mktemp makes one
+    assert cli.run([*command, str(target)]) == 0
+    assert target.read_text() == page
+
+
+def test_report_does_not_write_over_an_input(tmp_path: Path, capfd: Printed) -> None:
+    source, log = model_file(tmp_path / "a.safetensors"), tmp_path / "log.jsonl"
+    log.write_text('{"epoch": 0, "loss": 1.0}\n')
+    link = tmp_path / "link.html"
+    link.symlink_to(source)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for target in (source, str(link), str(log)):
+        assert cli.run(["report", source, source, "--history", str(log), "--no-measure", "-o", target]) == 2
+        assert "is an input and would be overwritten" in " ".join(capfd.readouterr().err.split())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_prune_writes_over_saved_models_only(tmp_path: Path, capfd: Printed) -> None:
+    source, target = model_file(tmp_path / "a.safetensors"), tmp_path / "b.safetensors"
+    for _ in range(2):
+        assert cli.run(["prune", source, "-o", str(target)]) == 0
+    target.write_text("my own")
+    assert cli.run(["prune", source, "-o", str(target)]) == 2
+    assert "exists and is not a model that tnmars saved" in " ".join(capfd.readouterr().err.split())
+    assert target.read_text() == "my own"
+
+
+def test_compress_writes_over_its_own_files_only(tmp_path: Path, capfd: Printed) -> None:
+    numpy.save(tmp_path / "x.npy", numpy.zeros((3, 4)))
+    for flag, text in (("-o", "is not a model that tnmars saved"), ("--report", "is not a page that tnmars wrote")):
+        own = tmp_path / "mine.html"
+        own.write_text("my own")
+        given = {"-o": str(tmp_path / "new.safetensors"), flag: str(own)}
+        words = [word for pair in given.items() for word in pair]
+        assert cli.run(["compress", "no:model", "--budget", "2x", "--data", str(tmp_path / "x.npy"), *words]) == 2
+        assert text in " ".join(capfd.readouterr().err.split())
+        assert own.read_text() == "my own"
+
+
 def test_a_prune_that_cannot_write_its_spec_writes_nothing(tmp_path: Path, capfd: Printed) -> None:
     torch.manual_seed(0)
     graph = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=5)

@@ -526,7 +526,7 @@ def test_the_command_refuses(model: nn.ModuleDict, tmp_path: Path, capfd: Printe
     log = tmp_path / "log.jsonl"
     log.write_text('{"epoch": 0, "loss": 1.0}\n')
     assert cli.run(["report", same, same, "--history", str(log), "-o", f"{tmp_path}/../{tmp_path.name}/log.jsonl"]) == 2
-    assert "is an input; name another file" in capfd.readouterr().err
+    assert "is an input and would be overwritten" in capfd.readouterr().err
     assert log.read_text() == '{"epoch": 0, "loss": 1.0}\n'
     assert cli.run(["report", same, str(tmp_path / "none"), "-o", str(tmp_path / "r")]) == 2
     assert "cannot be read: No such file or directory." in capfd.readouterr().err

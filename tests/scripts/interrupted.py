@@ -1,14 +1,16 @@
 """A small training run that is killed again and again, as a script: what it ends with is a digest of everything.
 
-    python tests/scripts/interrupted.py FOLDER KILLS SEED
+    python tests/scripts/interrupted.py FOLDER KILLS SEED CALLS
 
-It kills at random times, and before every call that a save makes of the system; prints JSON. torch is loaded once;
+It kills at random times, and before every call that a save makes of the system (so many of them; 0 for all); prints
+JSON. torch is loaded once;
 each life of the run is a fork of this process, ended by SIGKILL.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -32,8 +34,11 @@ from tnmars.program.codec import plan_to_json
 from tnmars.store import optimizer as optimizers
 
 STEPS = 12
-CALLS = {"fsync": 2, "link": 1, "replace": 2}
-"""What a save asks of the system, besides writing, and how often."""
+SAVE = 4
+"""The number of the save that is killed before each of its calls: there is a file already, and one before it."""
+CALLS = ("open", "write", "seek", "flush", "fsync", "chmod", "utime", "link", "replace", "rename", "unlink", "close")
+"""Calls that change files, as Python names them."""
+MODULES = ("posix", "io", "_io")
 
 
 def layer(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tnmars.TNModule:
@@ -141,30 +146,51 @@ def kill_at_random(folder: Path, kills: int, seed: int, lasts: float) -> dict[st
     return {"kills": done, "in_save": in_save, "runs": runs, "digests": results}
 
 
-def kill_at_calls(folder: Path) -> dict[str, object]:
-    """Kills the run before each call that an early save makes of the system; then it goes on to the end."""
+def kill_at_calls(folder: Path, most: int) -> dict[str, object]:
+    """Kills the run before each call that an early save makes of the system; then it goes on to the end.
+
+    With `most`, only before so many of them, spread over all.
+    """
+    (folder / "counted").mkdir()
+    listed = folder / "calls.json"
+    assert ended(live(folder / "counted", partial(watch, listed=listed)))
+    calls = json.loads(listed.read_text())
+    chosen = range(len(calls)) if not most else sorted({at * len(calls) // most for at in range(most)})
     results = []
-    for call, count in CALLS.items():
-        for at in range(count):
-            here = folder / f"{call}{at}"
-            here.mkdir()
-            assert not ended(live(here, partial(die_in, call, 3 * count + at)))
-            assert ended(live(here))
-            results.append(json.loads((here / "done.json").read_text())["digest"])
-    return {"kills": len(results), "digests": results}
+    for at in chosen:
+        here = folder / f"call{at}"
+        here.mkdir()
+        assert not ended(live(here, partial(watch, deadly=at))), f"call {at}, {calls[at]}, was not made"
+        assert ended(live(here))
+        results.append(json.loads((here / "done.json").read_text())["digest"])
+    return {"calls": calls, "kills": len(results), "digests": results}
 
 
-def die_in(name: str, at: int) -> None:
-    """Lets this process die before a call of the system, after so many of them."""
-    real, seen = getattr(os, name), [0]
+def watch(listed: Path | None = None, deadly: int | None = None) -> None:
+    """Watches the calls of the system that the save with number `SAVE` makes, from Python's own functions in C.
 
-    def call(*arguments: object, **more: object) -> object:
-        if seen[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen[0] += 1
-        return real(*arguments, **more)
+    Lists their names in a file once the save ends, or lets this process die before one of them.
+    """
+    saves, names = [0], []
 
-    setattr(os, name, call)
+    def hook(frame: object, event: str, given: object) -> None:
+        if event in ("call", "return") and frame.f_code is tnmars.save_checkpoint.__code__:
+            saves[0] += event == "call"
+            if event == "return" and saves[0] == SAVE and listed is not None:
+                sys.setprofile(None)
+                write_text(listed, json.dumps(names))
+        elif event == "c_call" and saves[0] == SAVE and is_of_the_system(given):
+            if len(names) == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            names.append(given.__name__)
+
+    sys.setprofile(hook)
+
+
+def is_of_the_system(function: object) -> bool:
+    """Whether a function in C may change something outside of this process."""
+    owner = getattr(function, "__self__", None)
+    return function.__name__ in CALLS and (isinstance(owner, io.IOBase) or getattr(owner, "__name__", "") in MODULES)
 
 
 def main() -> None:
@@ -174,7 +200,7 @@ def main() -> None:
     lasts = whole_run(folder / "whole")
     expected = json.loads((folder / "whole" / "done.json").read_text())["digest"]
     at_random = kill_at_random(folder, int(sys.argv[2]), int(sys.argv[3]), lasts)
-    print(json.dumps({"expected": expected, "random": at_random, "calls": kill_at_calls(folder)}))
+    print(json.dumps({"expected": expected, "random": at_random, "calls": kill_at_calls(folder, int(sys.argv[4]))}))
 
 
 if __name__ == "__main__":

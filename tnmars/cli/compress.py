@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tnmars.cli.graphs import JSON, NamedPath
+from tnmars.cli.outputs import check_model, check_page
 from tnmars.errors import TnmarsError
 
 if TYPE_CHECKING:
@@ -120,14 +121,14 @@ def compress(model: str, data: str, budget: str, rules: dict[str, Any] | None, a
 
 
 def _check_files(output: str | None, report: str | None, is_dry: bool, read: tuple[str | None, ...]) -> None:
-    """Refuses outputs that are missing, inputs, the same, or in no folder, before the work starts."""
+    """Refuses outputs that are missing, inputs, not ours, the same, or in no folder, before the work starts."""
     if not output and not is_dry:
         raise click.UsageError("give the file to write with --output, or --dry-run to see the plan.")
-    inputs = {Path(path).resolve() for path in read if path}
-    for path, flag in ((output, "--output"), (report, "--report")):
-        if path and Path(path).resolve() in inputs:
-            raise click.BadParameter(f"'{path}' is an input and would be overwritten.", param_hint=flag)
-        if path and not Path(path).resolve().parent.is_dir():
+    for path, flag, check in ((output, "--output", check_model), (report, "--report", check_page)):
+        if not path:
+            continue
+        check(path, *read, flag=flag)
+        if not Path(path).resolve().parent.is_dir():
             raise click.BadParameter(f"the folder of '{path}' does not exist.", param_hint=flag)
     if output and report and Path(output).resolve() == Path(report).resolve():
         raise click.BadParameter(f"'{report}' is also the file of the model.", param_hint="--report")

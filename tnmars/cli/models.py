@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tnmars.cli.graphs import JSON, LAYER, NamedPath, read_graphs, refuse, titled
+from tnmars.cli.outputs import check_model
 from tnmars.errors import TnmarsError, listing
 from tnmars.graph import Graph
 
@@ -37,10 +38,7 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     target = spec or str(Path(output).with_suffix(".yaml"))
     if Path(target).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
         raise click.BadParameter(f"'{target}' is also the file of weights.", param_hint="--spec")
-    if Path(output).resolve() == Path(checkpoint).resolve():
-        raise click.BadParameter(
-            f"'{output}' is the input and would be overwritten; choose another file.", param_hint="--output"
-        )
+    check_model(output, checkpoint)
     for name, flag in ((output, "--output"), (target, "--spec")):
         if not Path(name).resolve().parent.is_dir():
             raise click.BadParameter(f"the folder of '{name}' does not exist.", param_hint=flag)

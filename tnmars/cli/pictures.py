@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tnmars.cli.outputs import check_output, holds
 from tnmars.graph import Graph
 
 MARKS = {
@@ -22,19 +23,8 @@ MARKS = {
 
 def check_picture(output: str, *read: str) -> None:
     """Refuses to write a picture over an input, or over a file that this command did not write."""
-    path = Path(output)
-    if path.resolve() in {Path(given).resolve() for given in read if given != "-"}:
-        raise click.BadParameter(f"'{output}' is an input and would be overwritten.", param_hint="--output")
-    mark = MARKS.get(path.suffix.lower())
-    if mark is None or not path.is_file() or not path.stat().st_size:
-        return
-    try:
-        is_ours = mark in path.read_bytes()
-    except OSError:
-        is_ours = False
-    if not is_ours:
-        text = f"'{output}' exists and is not a picture that tnmars drew; remove it, or choose another file."
-        raise click.BadParameter(text, param_hint="--output")
+    mark = MARKS.get(Path(output).suffix.lower(), b"")  # any other ending is refused later
+    check_output(output, read, holds(mark), "a picture that tnmars drew")
 
 
 def write_picture(output: str, before: Graph, after: Graph | None = None) -> None:

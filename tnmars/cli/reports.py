@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
 from tnmars.cli.graphs import JSON, NamedPath, refuse
+from tnmars.cli.outputs import check_page
 from tnmars.errors import TnmarsError
 
 
@@ -71,8 +71,7 @@ def report(
     from tnmars.reporting.history import read_history
     from tnmars.reporting.metrics import figure
 
-    if Path(output).resolve() in [Path(given).resolve() for given in (before, after, history) if given]:
-        raise click.BadParameter(f"'{output}' is an input; name another file.", param_hint="--output")
+    check_page(output, before, after, history)
     try:
         entries = read_history(history) if history else None
         result = write(

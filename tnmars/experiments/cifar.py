@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.errors import TnmarsError
+from tnmars.experiments.idx import unpacked
 
 MEAN, STD = (0.49140, 0.48216, 0.44653), (0.24703, 0.24349, 0.26159)
 """Of the channels of the training images."""
@@ -42,7 +42,7 @@ def cifar(folder: Path) -> Cifar:
 def _read(path: Path) -> tuple[Tensor, Tensor]:
     if not path.exists():
         raise TnmarsError(f"{path} does not exist.")
-    raw = numpy.frombuffer(lzma.decompress(path.read_bytes()), numpy.uint8)
+    raw = numpy.frombuffer(unpacked(path), numpy.uint8)
     if raw.size % RECORD:
         raise TnmarsError(f"{path} holds {raw.size:,} bytes, which is not a multiple of {RECORD:,}.")
     records = raw.reshape(-1, RECORD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import lzma
 import os
 import urllib.error
 import urllib.request
@@ -25,6 +26,9 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+
+MAX_BYTES = 64_000_000
+"""The size of the largest file of a data set, once it is unpacked. A file of a few kilobytes could hold gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,20 @@ def mnist(given: str | Path | None = None, *, download: bool = True) -> Mnist:
         torch.from_numpy(more_images.reshape(len(more_images), -1).astype(numpy.float32) / 255.0),
         torch.from_numpy(more_labels.astype(numpy.int64)),
     )
+
+
+def unpacked(path: Path) -> bytes:
+    """The contents of an `.xz` file. Raises `TnmarsError` if it is damaged or too large."""
+    try:
+        stream = lzma.LZMADecompressor(memlimit=MAX_BYTES + MAX_BYTES // 2)
+        data = stream.decompress(path.read_bytes(), MAX_BYTES + 1)
+    except (OSError, lzma.LZMAError) as error:
+        raise TnmarsError(f"{path} cannot be unpacked: {error}.") from None
+    if len(data) > MAX_BYTES:
+        raise TnmarsError(f"{path} holds over {MAX_BYTES:,} bytes, which no file of a data set has.")
+    if not stream.eof:
+        raise TnmarsError(f"{path} cannot be unpacked: its end is missing.")
+    return data
 
 
 def read_idx(path: Path) -> numpy.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments.board import Board
 from tnmars.experiments.signals import handled
-from tnmars.files import make_folder
+from tnmars.files import make_folder, read_json
 
 MOST_DIGITS = 6
 """The maximum number of digits of a seed."""
@@ -45,7 +44,7 @@ class Job:
 
     def _record(self, seed: int) -> dict[str, Any] | None:
         try:
-            record = json.loads((self.folder / record_name(seed)).read_text(encoding="utf-8"))
+            record = read_json(self.folder / record_name(seed))
         except (OSError, ValueError):
             return None
         return record if isinstance(record, dict) else None

@@ -13,6 +13,7 @@ from typing import Any
 from tnmars.errors import TnmarsError
 from tnmars.experiments import idx
 from tnmars.experiments.catalog import EXPERIMENTS, Experiment
+from tnmars.experiments.jobs import record_name
 from tnmars.experiments.tables import expanded, markdown, records, summary
 from tnmars.experiments.targets import HEAD, judged
 from tnmars.files import make_folder, write_text
@@ -26,6 +27,10 @@ def collected(name: str, folder: Path, *, data: str | None = None, epochs: int |
     """All records of runs with this number of epochs, and their summary. Histories are long and left out."""
     known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
     listed = [record for record in records(name, folder) if record.get("epochs") == epochs]
+    for record in listed:
+        if record["variant"] not in known:
+            file = record_name(record["seed"])
+            raise TnmarsError(f"{folder}: a {file} is of variant '{record['variant']}', which {name} does not have.")
     listed.sort(key=lambda record: known.index(record["variant"]))
     if not listed:
         raise TnmarsError(f"{folder} has no record of {name}.")

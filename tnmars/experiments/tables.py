@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
+from tnmars.errors import Problem, TnmarsError
+from tnmars.files import read_json
+from tnmars.graph.parts import is_int
 from tnmars.text import tables
 
 Record = dict[str, Any]
 
 
 def records(name: str, folder: Path) -> list[Record]:
-    """The records of an experiment in a folder and its subfolders, by variant and seed; copies count once."""
-    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("record-*.json"))]
+    """The records of an experiment in a folder and its subfolders, by variant and seed; copies count once.
+
+    Raises `TnmarsError` for a file that is not one.
+    """
+    every = [_read(path) for path in sorted(folder.rglob("record-*.json"))]
     own = {(one["variant"], one["seed"], one.get("epochs")): one for one in every if one["experiment"] == name}
     return sorted(own.values(), key=lambda record: (record["variant"], record["seed"]))
+
+
+def _read(path: Path) -> Record:
+    """The record in a file. Raises `TnmarsError`."""
+    try:
+        found = read_json(path)
+        wrong = _wrong(found)
+    except (OSError, ValueError) as error:
+        wrong = str(error)
+    if wrong:
+        raise TnmarsError(
+            Problem(f"{path}: is not a record of a run: {wrong}.", "Remove it; the run is then repeated.")
+        )
+    return dict(found)
+
+
+def _wrong(found: Any) -> str:
+    """What is wrong with a record, or nothing."""
+    if not isinstance(found, dict):
+        return "it is not a table"
+    for key in ("experiment", "variant"):
+        if not isinstance(found.get(key), str):
+            return f"its '{key}' is not text"
+    epochs, seconds = found.get("epochs"), found.get("cpu_seconds", 0.0)
+    if not is_int(found.get("seed"), 0) or not (epochs is None or is_int(epochs, 1)):
+        return "its 'seed' or 'epochs' is not a whole number"
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return "its 'cpu_seconds' is not a number"
+    result, versions = found.get("result"), found.get("versions")
+    if not isinstance(result, dict) or not isinstance(versions, dict) or not isinstance(versions.get("commit"), str):
+        return "its 'result' or 'versions' is not a table of a run"
+    points = result.get("points", [])
+    return "" if isinstance(points, list) and all(isinstance(one, dict) for one in points) else "its points are no list"
 
 
 def expanded(listed: Sequence[Record]) -> list[Record]:

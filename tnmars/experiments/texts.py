@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tnmars.errors import TnmarsError
-from tnmars.experiments.idx import folder
+from tnmars.experiments.idx import folder, unpacked
 
 SST_VOCABULARY, IMDB_VOCABULARY = 17_200, 25_000
 """The paper's."""
@@ -28,8 +27,11 @@ def read(path: Path) -> tuple[list[str], Tensor]:
     """The texts and labels of a file, which may be compressed (`.xz`). Raises `TnmarsError`."""
     if not path.exists():
         raise TnmarsError(f"{path} does not exist.")
-    raw = path.read_bytes()
-    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    raw = unpacked(path) if path.suffix == ".xz" else path.read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TnmarsError(f"{path} is not a file of texts: {error}.") from None
     rows = [line.split("\t", 1) for line in text.split("\n") if line]  # not splitlines: reviews have U+0085
     if any(len(row) < 2 for row in rows):
         raise TnmarsError(f"{path} has a line without a tab; each line must be a label, a tab and a text.")

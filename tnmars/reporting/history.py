@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.files import MAX_JSON, parse_json
 
 History = Sequence[Mapping[str, Any]]
 EXAMPLE = "{'epoch': 0, 'loss': 2.3, 'ranks': {'fc1': [20, 20]}}"
@@ -19,9 +20,6 @@ FIX = "A history is a line of JSON for each epoch, as the log.jsonl of a run, or
 LEAST, MOST = 1e-100, 1e100
 """Numbers smaller or larger than these are not drawn: the arithmetic of a chart would leave the range of floats."""
 
-MAX_BYTES = 100_000_000
-"""The largest file that is read as a history."""
-
 
 def read_history(path: str | Path) -> History:
     """The history in a file: a line of JSON for each epoch, a list of them, or a record that has one as `history`.
@@ -30,28 +28,33 @@ def read_history(path: str | Path) -> History:
     """
     try:
         with Path(path).open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TnmarsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    if len(data) > MAX_BYTES:
-        raise TnmarsError(Problem(f"{path}: has over {MAX_BYTES:,} bytes, which no history needs.", FIX))
+            data = stream.read(MAX_JSON + 1)
+    except OSError as error:
+        raise TnmarsError(f"{path}: cannot be read: {error.strerror or error}.") from None
     try:
-        found = _parsed(text)
-    except (ValueError, RecursionError) as error:
+        found = _parsed(data)
+    except ValueError as error:
         raise TnmarsError(Problem(f"{path}: is not JSON: {error}.", FIX)) from None
-    entries = checked(_within(found, path))
+    inner = _within(found, path)
+    try:
+        entries = checked(inner)
+    except TnmarsError as error:
+        raise TnmarsError([Problem(f"{path}: {one.text}", one.hint) for one in error.problems]) from None
     if not any(_tells(entry) for entry in entries):
         what = "no entry has a number or ranks" if entries else "it is empty"
         raise TnmarsError(Problem(f"{path}: there is no history in it: {what}.", FIX))
     return entries
 
 
-def _parsed(text: str) -> Any:
+def _parsed(data: bytes) -> Any:
+    """One value, or one for each line. Raises `ValueError`."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return parse_json(data)
+    except json.JSONDecodeError:  # the limits hold for all lines together
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        if len(lines) == 1:
+            raise
+    return [parse_json(line) for line in lines]
 
 
 def _within(found: Any, path: str | Path) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.errors import CheckpointError, Problem
-from tnmars.files import make_folder, write_text
+from tnmars.files import make_folder, read_json, write_text
 from tnmars.searching.costs import Graphs, Sizes
 from tnmars.spec import dump
 
@@ -46,7 +46,7 @@ def read(path: str | Path, asked: Mapping[str, Any], most: Sizes) -> list[Entry]
     if not Path(path).exists():
         return None
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = read_json(path)
         version, then = data[MARK], dict(data["asked"])
         trials = [(tuple(row["ranks"]), float(row["score"]), float(row["seconds"])) for row in data["trials"]]
         if version == VERSION:

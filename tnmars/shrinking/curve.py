@@ -11,9 +11,11 @@ from typing import Any
 from torch import nn
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
+from tnmars.graph.parts import is_int
 from tnmars.models.budget import Budget, amount
 from tnmars.shrinking.folder import TABLE, Make, read_table, stored, write_model, write_table
 from tnmars.shrinking.page import write_page
+from tnmars.spec.nodes import shorten
 from tnmars.text.numbers import brief, dashed, times
 from tnmars.text.tables import aligned
 
@@ -185,6 +187,42 @@ def meeting(points: Sequence[Point], unit: str, limit: float) -> int | None:
     return max(found, key=lambda at: (points[at].cost(unit), points[at].score, at), default=None)
 
 
+def _is_figure(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return is_int(value, 0)
+
+
+def _is_table(value: object, entry: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) and entry(each) for key, each in value.items())
+
+
+POINT: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("stage", "parameters", "bytes", "macs", "steps"), _is_count),
+    **dict.fromkeys(("ms", "ratio", "score", "seconds"), _is_figure),
+    "error": lambda value: value is None or _is_figure(value),
+    "ranks": lambda value: _is_table(value, lambda sizes: _is_table(sizes, _is_count)),
+}
+CURVE: Mapping[str, Callable[[Any], bool]] = {
+    "start": lambda value: value is None or _is_figure(value),
+    "chosen_at": _is_count,
+    "reason": lambda value: isinstance(value, str),
+    "budgets": lambda value: _is_table(value, _is_count),
+    "dense": lambda value: _is_table(value, _is_figure),
+    "is_finished": lambda value: isinstance(value, bool),
+}
+"""What each entry of a saved point, and of a saved curve, must be."""
+
+
+def _check(table: Any, kinds: Mapping[str, Callable[[Any], bool]], what: str) -> None:
+    """Raises `KeyError` and `TypeError` for a table of a file that is not one of ours."""
+    for name, is_right in kinds.items():
+        if not is_right(table[name]):
+            raise TypeError(f"{name} of {what} is {shorten(repr(table[name]))}")
+
+
 FIGURES = tuple(entry.name for entry in fields(Point) if entry.name != "make")
 """What is saved of a point, besides its model."""
 
@@ -195,6 +233,11 @@ def _plain(value: Any) -> Any:
 
 def curve_of(table: Mapping[str, Any], make: Callable[[int], Make]) -> Curve:
     """The curve of a table; `make` gives, for a stage, what makes its model. Raises `KeyError` and `TypeError`."""
+    for entry in table["points"]:
+        _check(entry, POINT, "a point")
+    _check(table, CURVE, "the curve")
+    if table["chosen_at"] >= max(len(table["points"]), 1):
+        raise TypeError(f"chosen_at is {table['chosen_at']}, but there are {len(table['points'])} points")
     points = tuple(
         Point(**{name: entry[name] for name in FIGURES}, make=make(entry["stage"])) for entry in table["points"]
     )
@@ -232,5 +275,5 @@ def load_curve(folder: str | Path, model: nn.Module) -> Curve:
         raise CheckpointError(f"{Path(folder) / TABLE}: does not exist.")
     try:
         return curve_of(table, lambda stage: stored(folder, stage, model))
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         raise CheckpointError(f"{Path(folder) / TABLE}: is not a curve: {type(error).__name__} {error}.") from None

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tnmars.errors import CheckpointError, Problem
-from tnmars.files import make_folder, write_text
+from tnmars.files import make_folder, read_json, write_text
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
 from tnmars.pruning.by_rank import compiled_layers
@@ -99,7 +99,7 @@ def read_table(folder: str | Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         version = data.pop("tnmars.curve")
         table: dict[str, Any] = decode(data)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:

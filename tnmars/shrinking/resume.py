@@ -64,7 +64,8 @@ class State:
 
 def measured_ms(folder: str | Path) -> float | None:
     """The milliseconds of parts that are not compiled, as measured when the path began; None if it did not."""
-    found = ((read_table(folder) or {}).get("state") or {}).get("rest_ms")
+    state = (read_table(folder) or {}).get("state")
+    found = state.get("rest_ms") if isinstance(state, dict) else None
     return found if isinstance(found, float) else None
 
 
@@ -85,7 +86,7 @@ def resumed(folder: str | Path, record: Record, template: nn.Module) -> tuple[Cu
     try:
         run, state = table["run"], State(**table["state"])
         curve = curve_of(table, lambda stage: stored(folder, stage, template))
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         text = f"{where}: is not the checkpoint of a path: {type(error).__name__} {error}."
         raise CheckpointError(
             Problem(text, "A curve that Curve.save wrote can be loaded, but not continued.")

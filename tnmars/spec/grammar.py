@@ -26,6 +26,9 @@ from tnmars.spec.shape import (
     label,
 )
 
+MANY = 10_000
+"""The length of the longest list, where a shape does not state one."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ListOf(Shape):
@@ -33,14 +36,15 @@ class ListOf(Shape):
 
     item: Shape
     least: int = 0
-    most: int = 10_000
+    most: int = MANY
 
     def _read(self, node: Node, path: Path, into: Reading) -> Any:
         if not isinstance(node, Items):
             text = f"{label(path)} is {describe(node)}, but must be a list."
             return into.lose(node, path, text, f"Write {self.example}.")
         if not self.least <= len(node.nodes) <= self.most:
-            span = f"{self.least} to {self.most}" if self.most < 10_000 else f"at least {self.least}"
+            is_bounded = self.most < MANY or len(node.nodes) > self.most
+            span = f"{self.least} to {self.most:,}" if is_bounded else f"at least {self.least}"
             count = "1 entry" if len(node.nodes) == 1 else f"{len(node.nodes):,} entries"
             into.lose(node, path, f"{label(path)} has {count}, but must have {span}.", "Add or remove some.")
         values: list[object] = []

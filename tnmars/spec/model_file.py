@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tnmars.errors import Problem, SpecError
+from tnmars.files import unique
 from tnmars.graph import Graph
 from tnmars.spec.reader import loads
 
@@ -32,7 +33,8 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
             length = int.from_bytes(stream.read(8), "little")
             if length > MAX_HEADER:
                 raise ValueError(f"its header claims {length:,} bytes")
-            about = json.loads(json.loads(stream.read(length))["__metadata__"]["tnmars"])
+            table = json.loads(stream.read(length), object_pairs_hook=unique)
+        about = json.loads(table["__metadata__"]["tnmars"], object_pairs_hook=unique)
         specs = {_name(entry): entry["spec"] for entry in about["layers"]}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SpecError(f"{path}: is damaged: {type(error).__name__} {error}.") from None

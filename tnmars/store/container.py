@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
-from tnmars.files import write_bytes
+from tnmars.files import unique, write_bytes
 
 VERSION = 1
 DTYPES = {
@@ -74,6 +74,8 @@ class Container:
     header: Mapping[str, Any]
     """Data that `json` writes."""
     tensors: Mapping[str, Tensor]
+    source: str = "the file"
+    """What messages call the file."""
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names start with a prefix, by the rest of their names."""
@@ -213,8 +215,8 @@ def read(path: str | Path) -> Container:
     data = _verified(path)
     try:
         length = int.from_bytes(data[:8], "little")
-        table = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_unique)
-        about = json.loads(table.pop(METADATA)["tnmars"], object_pairs_hook=_unique)
+        table = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=unique)
+        about = json.loads(table.pop(METADATA)["tnmars"], object_pairs_hook=unique)
         _check_levels(about)
         values = torch.from_numpy(data[8 + length :])
         tensors = {name: _view(values, **entry) for name, entry in table.items()}
@@ -226,15 +228,7 @@ def read(path: str | Path) -> Container:
     if about["version"] != VERSION:
         text = f"{path}: has version {about['version']!r} of the format, but this tnmars reads version {VERSION}."
         raise CheckpointError(Problem(text, "Read it with the tnmars that wrote it, or a newer one."))
-    return Container(about, dict(sorted(tensors.items())))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table of a header. Of two equal keys, another reader might take the other one."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a key is given twice")
-    return table
+    return Container(about, dict(sorted(tensors.items())), str(path))
 
 
 def _check_levels(about: object) -> None:

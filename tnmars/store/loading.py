@@ -23,6 +23,8 @@ class Stored:
 
     layers: Sequence[Mapping[str, Any]]
     tensors: Mapping[str, Tensor]
+    source: str = "the file"
+    """What messages call the file."""
 
     def of(self, layer: Mapping[str, Any]) -> dict[str, Tensor]:
         """The tensors of a layer, by their names in its own state dict."""

@@ -88,12 +88,12 @@ def stored(held: Container) -> Stored:
     """The model in a file of `save` or of `save_checkpoint`."""
     layers = held.header.get("layers")
     if not isinstance(layers, list) or not all(isinstance(entry, dict) and _are_names(entry) for entry in layers):
-        raise CheckpointError("the file does not say which layers are compiled; it was not written by tnmars.")
+        raise CheckpointError(f"{held.source}: does not say which layers are compiled; it was not written by tnmars.")
     names = [name for entry in layers for name in entry["names"]]
     if len(set(names)) < len(names):
-        raise CheckpointError("the file describes a layer twice; it was not written by tnmars.")
+        raise CheckpointError(f"{held.source}: describes a layer twice; it was not written by tnmars.")
     tensors = held.under(MODEL) if held.header.get("kind") == "checkpoint" else dict(held.tensors)
-    return Stored(layers, tensors)
+    return Stored(layers, tensors, held.source)
 
 
 def _are_names(entry: Mapping[str, Any]) -> bool:

@@ -50,10 +50,11 @@ def pruned(source: str | Path) -> tuple[Container, list[PrunedLayer]]:
     """What `prune_file` writes, and the layers that it returns."""
     held = read(source)
     model = stored(held)
-    selecting = [entry for entry in model.layers if record.is_selecting(entry)]
+    selecting = [entry for entry in model.layers if _is_selecting(model, entry)]
     if not selecting:
         fix = "Compile layers with one that does, such as Mars() or Ard(). Gates are gone once a layer is pruned."
         raise TnmarsError(Problem(f"{source}: no selector chooses slices, so there is nothing to prune.", fix))
+    _check_gates(model, selecting)
     schedule = held.header.get("schedule")
     steps = schedule.get("steps") if isinstance(schedule, Mapping) else None
     step = steps if is_int(steps, 0) else None
@@ -73,6 +74,29 @@ def pruned(source: str | Path) -> tuple[Container, list[PrunedLayer]]:
     return Container({"kind": "model", "layers": entries}, tensors), cut
 
 
+def _is_selecting(model: Stored, entry: Mapping[str, Any]) -> bool:
+    try:
+        return record.is_selecting(entry)
+    except TnmarsError as error:
+        raise _placed(error, model, entry) from None
+
+
+def _placed(error: Exception, model: Stored, entry: Mapping[str, Any]) -> TnmarsError:
+    """An error about a layer, with the file and the layer in front of each problem."""
+    problems = error.problems if isinstance(error, TnmarsError) else (Problem(str(error)),)
+    place = f"{model.source}: layer '{entry['names'][0]}'"
+    return TnmarsError([Problem(f"{place}: {one.text}", one.hint) for one in problems])
+
+
+def _check_gates(model: Stored, selecting: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `TnmarsError` if a gate of the file is NaN or infinite, before a layer is built."""
+    for entry in selecting:
+        for name, value in model.of(entry).items():
+            if name.startswith("gates.") and not bool(value.isfinite().all()):
+                text = f"{model.source}: '{name}' of layer '{entry['names'][0]}' is NaN or infinite."
+                raise TnmarsError(Problem(text, "Training has diverged: prune an earlier checkpoint."))
+
+
 def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Parameter] | None = None) -> TNModule:
     """A layer of a file, by itself.
 
@@ -83,7 +107,7 @@ def built(model: Stored, entry: Mapping[str, Any], shared: dict[int, nn.Paramete
         layer = record.from_json(entry, held)
         layer.load_state_dict({name: value.clone() for name, value in held.items()}, strict=True, assign=True)
     except (TnmarsError, RuntimeError) as error:
-        raise TnmarsError(f"layer '{entry['names'][0]}': {error}") from None
+        raise _placed(error, model, entry) from None
     if shared is not None:
         for name, value in dict(layer.named_parameters(remove_duplicate=False)).items():
             place, key = owner(layer, name)

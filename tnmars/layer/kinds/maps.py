@@ -21,11 +21,11 @@ def forward(layer: Layer, *inputs: Tensor, **named: Tensor) -> Tensor:
     given = dict(zip(names, inputs, strict=False))
     if len(inputs) > len(names) or set(given) & set(named) or set(given) | set(named) != set(names):
         raise ShapeError(f"the layer takes inputs {', '.join(names)}, each once, by position or by name.")
-    given |= named
+    given = {**given, **named}
     for name, value in given.items():
         check_dtype(layer, value, f"input '{name}'")
     lengths = _lengths(layer.graph, given)
-    return layer.compute(next(iter(lengths.values()), 1), *(given[name] for name in names))
+    return layer.compute([*lengths.values(), 1][0], *(given[name] for name in names))
 
 
 def _lengths(graph: Graph, given: Mapping[str, Tensor]) -> dict[str, int]:

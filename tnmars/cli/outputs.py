@@ -1,0 +1,47 @@
+"""What a command may write: never over what it reads, and never over a file that tnmars did not write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+PAGE = b'<meta name="generator" content="tnmars">'
+"""What every page of ours contains."""
+
+
+def check_output(
+    output: str, read: Iterable[str | None], is_ours: Callable[[Path], bool], what: str, flag: str = "--output"
+) -> None:
+    """Refuses to write over an input, or over a file that is not `what`. An empty file is nobody's."""
+    path = Path(output)
+    if path.resolve() in {Path(given).resolve() for given in read if given and given != "-"}:
+        raise click.BadParameter(f"'{output}' is an input and would be overwritten.", param_hint=flag)
+    if path.is_file() and path.stat().st_size and not is_ours(path):
+        text = f"'{output}' exists and is not {what}; remove it, or choose another file."
+        raise click.BadParameter(text, param_hint=flag)
+
+
+def holds(mark: bytes) -> Callable[[Path], bool]:
+    """Whether a file that can be read contains a mark."""
+
+    def is_ours(path: Path) -> bool:
+        try:
+            return mark in path.read_bytes()
+        except OSError:
+            return False
+
+    return is_ours
+
+
+def check_page(output: str, *read: str | None, flag: str = "--output") -> None:
+    """Refuses to write a page over an input, or over a file that is not a page of ours."""
+    check_output(output, read, holds(PAGE), "a page that tnmars wrote", flag)
+
+
+def check_model(output: str, *read: str | None, flag: str = "--output") -> None:
+    """Refuses to write a model over an input, or over a file that is not a model of ours."""
+    from tnmars.spec.model_file import is_model_file
+
+    check_output(output, read, is_model_file, "a model that tnmars saved", flag)
