@@ -48,7 +48,8 @@ def compile(
         batch: The nominal batch. `torch.compile` and `torch.export` take the plan that is made for it; other batches
             are planned when they first occur.
         image: The nominal side of a convolution's input.
-        tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer.
+        tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer; equal layers are
+            timed once, also in later processes, because the winners are kept in the user's cache folder.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine.
         device: Where parameters live, as in torch's layers.

@@ -70,10 +70,16 @@ class Planner:
 
     def plan(self, mode: str, batch: int) -> Form:
         """The form that is taken for a batch."""
-        forms = choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
         if self.decide is None:
-            return forms[0]
-        return self.decide(self.graph, within_memory(self.graph, forms, batch, self.image), batch, mode, self.image)
+            return self._forms(mode, batch)[0]
+        return self.decide(self.graph, self.candidates(mode, batch), batch, mode, self.image)
+
+    def candidates(self, mode: str, batch: int) -> Sequence[Form]:
+        """The forms to choose from, best first by estimate."""
+        return within_memory(self.graph, self._forms(mode, batch), batch, self.image)
+
+    def _forms(self, mode: str, batch: int) -> tuple[Form, ...]:
+        return choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
 
 
 @lru_cache(maxsize=1024)
