@@ -266,7 +266,8 @@ def test_the_ratio_to_the_dense_layer_is_kept(monkeypatch: pytest.MonkeyPatch) -
 def test_the_unit_of_the_ratio_does_the_work_of_the_dense_layer(stem: str, dense: torch.nn.Module) -> None:
     """By torch's own counter: stride, padding and sizes that are no product of modes included."""
     graph = tnmars.load(oracle.spec(stem))
-    race = tuning._race(graph, 3, "infer", 9, {"device": CPU, "dtype": torch.float32}, None)
+    place: dict[str, Any] = {"device": CPU, "dtype": torch.float32}
+    race = tuning._race(graph, "infer", place, tuning._random_inputs(graph, 3, 9, place, False))
     action = tuning._dense_action(race)
     assert action is not None
     with FlopCounterMode(display=False) as counted:

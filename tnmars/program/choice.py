@@ -60,6 +60,8 @@ class Planner:
     optimizer: str = "auto"
     decide: Callable[[Graph, Sequence[Form], int, str, int], Form] | None = None
     """Chooses among forms, best first by estimate; by default the first."""
+    channels_last: bool = False
+    """Whether the images of a convolution come in channels_last."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -79,7 +81,8 @@ class Planner:
         return within_memory(self.graph, self._forms(mode, batch), batch, self.image)
 
     def _forms(self, mode: str, batch: int) -> tuple[Form, ...]:
-        return choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
+        weighing = Weighing(self.model, mode == "train", channels_last=self.channels_last)
+        return choose(self.graph, batch, weighing, self.image, self.optimizer)
 
 
 @lru_cache(maxsize=1024)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
+from tnmars.layer.code import LAYOUTS, code
 from tnmars.layer.forward import dense_layer, example_inputs
-from tnmars.layer.module import code
 from tnmars.layer.torch_state import is_plain
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
@@ -62,9 +62,11 @@ class Race:
     place: Place
 
 
-def _random_inputs(graph: Graph, batch: int, image: int, place: Place) -> tuple[Tensor, ...]:
+def _random_inputs(graph: Graph, batch: int, image: int, place: Place, channels_last: bool) -> tuple[Tensor, ...]:
     flat = replace(graph, options=())  # emitted code takes tokens, not bags of them
-    return tuple(value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    layout = LAYOUTS.get(len(graph.kernel_size)) if channels_last else None
+    given = (value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    return tuple(value if layout is None else value.contiguous(memory_format=layout) for value in given)
 
 
 def _action(race: Race, form: Form) -> Action:
@@ -95,6 +97,7 @@ def fastest(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
     inputs: tuple[Tensor, ...] | None = None,
 ) -> Form:
     """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
@@ -107,7 +110,9 @@ def fastest(
     if not is_plain() or torch.device(device or "cpu").type == "meta":
         return forms[0]
     with _undisturbed(device) as place:
-        race = _race(graph, batch, mode, image, {**place, "dtype": dtype}, inputs)
+        place["dtype"] = dtype
+        given = _random_inputs(graph, batch, image, place, channels_last) if inputs is None else inputs
+        race = _race(graph, mode, place, given)
         key = records.key_of(graph, forms, mode, race.inputs, device, dtype)
         known = records.find(key)
         if known is None:
@@ -122,7 +127,8 @@ def measured_ratio(
     """The measured time of a tuned plan relative to torch's own layer; None if it was not timed."""
     forms = planner.candidates(mode, batch)
     with _undisturbed(device) as place:
-        inputs = _random_inputs(planner.graph, batch, planner.image, {**place, "dtype": dtype})
+        place["dtype"] = dtype
+        inputs = _random_inputs(planner.graph, batch, planner.image, place, planner.channels_last)
     known = records.find(records.key_of(planner.graph, forms, mode, inputs, device, dtype))
     return known.ratio or None if known else None
 
@@ -134,10 +140,8 @@ def _undisturbed(device: torch.device | str | None) -> Iterator[Place]:
         yield {"device": device}
 
 
-def _race(graph: Graph, batch: int, mode: str, image: int, place: Place, inputs: tuple[Tensor, ...] | None) -> Race:
-    """What is timed, on given inputs or on random ones. Given ones may come from a pass with other dtypes."""
-    if inputs is None:
-        return Race(graph, mode, _random_inputs(graph, batch, image, place), place)
+def _race(graph: Graph, mode: str, place: Place, inputs: tuple[Tensor, ...]) -> Race:
+    """What is timed, on some inputs. They may come from a pass with other dtypes."""
     given = tuple(value.to(place["dtype"]) if value.is_floating_point() else value for value in inputs)
     return Race(graph, mode, given, place)
 
