@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
+from tnmars.layer.torch_state import is_traced
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
@@ -76,8 +77,13 @@ class Code:
 
 
 def _lies_in(image: Tensor, layout: torch.memory_format) -> bool:
-    """Whether images lie in channels_last, and not in torch's usual order too, as those with one channel do."""
-    return image.is_contiguous(memory_format=layout) and not image.is_contiguous()
+    """Whether images lie in channels_last, and not in torch's usual order too, as those with one channel do.
+
+    Under vmap torch does not tell.
+    """
+    if image.is_contiguous() or (is_traced(image) and not torch.compiler.is_compiling()):
+        return False
+    return image.is_contiguous(memory_format=layout)
 
 
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
