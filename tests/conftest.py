@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 # Tensors in tests are tiny: threads only make them slower, and sums different from run to run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TNMARS_COST_MODEL"] = "shipped"
+os.environ["TNMARS_TUNED"] = "off"  # no test depends on what was timed before, nor writes to the user's cache
 # Test files of two rooms may have one name, so pytest imports them by path; what they share is imported by name.
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "scripts")]

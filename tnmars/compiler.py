@@ -27,6 +27,7 @@ def compile(
     init: str | float | None = None,
     batch: int = 128,
     image: int = 32,
+    memory_format: torch.memory_format = torch.contiguous_format,
     tune: bool = False,
     optimizer: str = "auto",
     model: CostModel | None = None,
@@ -48,7 +49,10 @@ def compile(
         batch: The nominal batch. `torch.compile` and `torch.export` take the plan that is made for it; other batches
             are planned when they first occur.
         image: The nominal side of a convolution's input.
-        tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer.
+        memory_format: The memory layout that a convolution's inputs will have: `torch.channels_last` plans, and with
+            `tune` times, for such images. Any layout is accepted, and the output has the layout of the input.
+        tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer; equal layers are
+            timed once, also in later processes, because the winners are kept in the user's cache folder.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine.
         device: Where parameters live, as in torch's layers.
@@ -88,5 +92,11 @@ def compile(
     if options:
         merged = {**dict(declared.options), **options}
         declared = replace(declared, options=tuple(merged.items()))  # type: ignore[arg-type]
-    planner = Planner(declared, model or machine_model(), batch, image, optimizer, fastest if tune else None)
+    if memory_format not in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
+        raise TnmarsError(
+            f"memory_format is {memory_format}, but must be torch.contiguous_format or torch.channels_last."
+        )
+    is_last = memory_format != torch.contiguous_format
+    decide = fastest if tune else None
+    planner = Planner(declared, model or machine_model(), batch, image, optimizer, decide, is_last)
     return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)

@@ -21,7 +21,7 @@ from tnmars.layer.quick import ordinary
 from tnmars.program import choice
 from tnmars.ship import freezing
 from tnmars.ship.frozen import FrozenLayer
-from tnmars.timing import tuning
+from tnmars.timing import records, tuning
 
 every_form = pytest.mark.parametrize("form", ["compact", "fast"])
 
@@ -418,6 +418,7 @@ def test_a_model_that_is_faster_with_dense_weights_gets_them(monkeypatch: pytest
     assert frozen.second.form.frame.dense
     assert oracle.error(frozen(x), model(x)) <= 1e-5
     monkeypatch.setattr(freezing, "in_turns", lambda *given, **more: [1.0, 1.0])
+    records.forget()
     monkeypatch.setattr(tuning, "CLEARLY", 1e9)
     monkeypatch.setattr(
         tuning, "_times", lambda race, forms, behind=1.5: [float(bool(form.frame.dense)) for form in forms]

@@ -78,14 +78,25 @@ def test_but_it_takes_part_in_the_least_number_of_rounds(fake: Fake) -> None:
 def test_an_action_that_falls_behind_is_dropped(fake: Fake) -> None:
     actions = [fake.action("a", 0.01), fake.action("b", 0.012), fake.action("c", 0.016)]
     assert in_turns(actions, rounds=5, budget=9.0, behind=1.5, warm=0.0) == pytest.approx([0.01, 0.012, 0.016])
-    assert [fake.calls.count(name) for name in "abc"] == [6, 6, 2]
+    assert [fake.calls.count(name) for name in "abc"] == [6, 6, 3], "after two rounds"
+    fake.calls.clear()
+    in_turns(
+        [fake.action("a", 0.01), fake.action("b", 0.012), fake.action("c", 0.031)], rounds=5, budget=9.0, behind=1.5
+    )
+    assert fake.calls.count("c") == 3, "far behind: after one, with its warm-up"
+
+
+def test_the_more_rounds_the_less_an_action_may_be_behind(fake: Fake) -> None:
+    actions = [fake.action("a", 0.1), fake.action("b", 0.112), fake.action("c", 0.13)]
+    in_turns(actions, rounds=9, budget=9.0, behind=1.5)
+    assert [fake.calls.count(name) for name in "abc"] == [10, 10, 5]
 
 
 def test_no_action_is_dropped_for_its_first_run(fake: Fake) -> None:
     """The first one in a process also pays for what is set up once: 0.3 s instead of 0.04 were seen."""
     actions = [fake.action("a", 0.3, 0.04), fake.action("b", 0.07)]
     assert in_turns(actions, rounds=5, budget=9.0, behind=1.5) == pytest.approx([0.04, 0.07])
-    assert fake.calls.count("b") == 2, "dropped after the first round, and the one that is left has won"
+    assert fake.calls.count("b") == 3, "dropped after the second round, and the one that is left has won"
 
 
 def test_cpu_time_on_one_thread() -> None:

@@ -31,7 +31,9 @@ Shown = Callable[[dict[str, Any], int, int], None]
 def gated(graph: Graph, layer: TNModule) -> Decomposition:
     """The decomposition that the gates of a trained layer keep, in float64."""
     kept = layer_keep(layer)
-    cores = folded({name: layer.cores.get(name).detach().double() for name in graph.cores}, fold_factors(layer, kept))
+    cores = folded(
+        {name: layer.cores.get(name).detach().double() for name in graph.cores}, fold_factors(layer, kept, {})
+    )
     return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(kept)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
+from tnmars.layer.torch_state import is_traced
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
@@ -59,6 +60,8 @@ class Code:
     """With chunks, the number of rows whose intermediates a training step keeps; 0 for all."""
     ready: Callable[..., tuple[Tensor, ...]] | None = None
     """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
+    layout: torch.memory_format | None = None
+    """Of images in this memory layout `run` may make an output in another one, which is then copied back into it."""
 
     def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
         """The result for given parts; a large batch is cut into chunks where the form says so."""
@@ -67,7 +70,24 @@ class Code:
         more = parts if bias is None else (bias, *parts)
         if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
             return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
-        return self.run(*inputs, *more)
+        output = self.run(*inputs, *more)
+        if self.layout is not None and _lies_in(inputs[0], self.layout):
+            return output.contiguous(memory_format=self.layout)
+        return output
+
+
+def _lies_in(image: Tensor, layout: torch.memory_format) -> bool:
+    """Whether images lie in channels_last, and not in torch's usual order too, as those with one channel do.
+
+    Under vmap torch does not tell.
+    """
+    if image.is_contiguous() or (is_traced(image) and not torch.compiler.is_compiling()):
+        return False
+    return image.is_contiguous(memory_format=layout)
+
+
+LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
+"""The memory layout with channels innermost, by the number of spatial axes."""
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +106,8 @@ def code(form: Form, gated: Graph | None = None) -> Code:
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
     fold, run = _functions(source)
-    made = Code(fold, run, program.cores, source, form.chunk, program.gates, form.keep)
+    layout = None if form.frame.dense else LAYOUTS.get(form.frame.spatial)  # torch's own layer gives what it gives
+    made = Code(fold, run, program.cores, source, form.chunk, program.gates, form.keep, layout=layout)
     if not form.chunk or not standing(program):
         return made
     later = emit(staged(program), form.frame)
@@ -142,7 +163,8 @@ class Programs:
         if key not in self.plans:
             planner = self.planner
             if planner.decide is not None and place is not None:
-                decide = partial(planner.decide, device=place.device, dtype=place.dtype)  # type: ignore[call-arg]
+                where = {"device": place.device, "dtype": place.dtype, "channels_last": planner.channels_last}
+                decide = partial(planner.decide, **where)
                 planner = replace(planner, decide=decide)
             self.plans[key] = planner.plan(*key)
         return self.plans[key]

@@ -38,6 +38,8 @@ class CostModel:
         narrow: The share of the rate that is left if the rows of a result are shorter than a vector register.
         conv_peak: Floating-point operations per second of a large convolution.
         half_channels: The number of channels at which a convolution reaches half of `conv_peak`.
+        grouped: The time of a convolution in groups relative to one of as many more images with the channels of a
+            group.
         call: Seconds of one matrix product, whatever its size.
         batched_call: Seconds of one batch of matrix products, whatever its size.
         small_product: Seconds that each product of a batch adds.
@@ -71,6 +73,7 @@ class CostModel:
     narrow: float = 0.4
     conv_peak: float = 110e9
     half_channels: float = 25.0
+    grouped: float = 0.92
     call: float = 2e-6
     batched_call: float = 4e-6
     small_product: float = 0.15e-6

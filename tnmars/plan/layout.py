@@ -50,6 +50,8 @@ class Weighing:
     model: CostModel
     grad: bool = False
     folded: bool = False
+    channels_last: bool = False
+    """Whether images come in channels_last, and must leave so."""
 
     def total(self, way: Way) -> float:
         return way.cost - way.fixed if self.folded else way.cost
@@ -58,8 +60,10 @@ class Weighing:
 class Layout:
     """The search over one network."""
 
-    def __init__(self, network: Network, weighing: Weighing):
+    def __init__(self, network: Network, weighing: Weighing, *, is_grouped: bool = False):
         self.network = network
+        self.is_grouped = is_grouped
+        """Whether bonds that only the image has become groups where taps are summed, rather than part of the batch."""
         self.sizes: Mapping[str, int] = {**network.size, **network.lengths(frozenset(network.inputs))}
         self.weighing = weighing
         self.model, self.grad = weighing.model, weighing.grad
@@ -294,14 +298,19 @@ class Layout:
         channels = tuple(label for label in image.order if label not in self.spatial)
         others = tuple(label for label in channels if label not in shared)
         axes = tuple(sorted(axis for tap in taps for axis in self.taps[tap]))
+        own = tuple(label for label in others if label not in self.network.dynamic)
+        repeated = own if self.is_grouped and taps else ()
+        batch, others = (*repeated, *batch), tuple(label for label in others if label not in repeated)
         leads = {others: ()} if taps or not depth else {others[:at]: others[at:] for at in range(1, len(others) + 1)}
         for lead, rest in leads.items():
             if batch and rest:
                 continue
             wanted = (*lead, *batch, *depth, *rest, *self.spatial)
             copy = self._copy(image.order, wanted, before)
-            for turned, wide in self._ranked(part, columns, lambda order: ((*batch, *order), (*depth, *taps))):
-                step = Convolve(part, image, lead, batch, depth, wide, rest, self.spatial, self.spatial, taps, axes)
+            rows = batch[len(repeated) :]
+            for turned, wide in self._ranked(part, columns, lambda order: ((*rows, *order), (*depth, *taps))):  # noqa: B023
+                groups = (lead, batch, depth, wide, rest, self.spatial, self.spatial)
+                step = Convolve(part, image, *groups, taps, axes, repeated)
                 yield step.order, copy + turned + self._convolution_cost(step, before, after), partial(_same, step)
 
     def _convolution_cost(self, step: Convolve, before: Places, after: Places) -> float:
@@ -312,8 +321,12 @@ class Layout:
         out, source = volume(step.order, self._sizes[after]), volume(step.right.order, self._sizes[before])
         inside = self._volume((*step.depth, *step.taps))
         channels = min(self._volume(step.depth), self._volume(step.columns))
-        weight = self._volume(step.left.order)
-        return prices.convolution(self.model, out, source, weight, inside, channels, grad=self.grad)
+        weight = self._volume((*step.repeated, *step.left.order))
+        repeating = prices.stack(self.model, weight, grad=self.grad) if step.repeated else 0.0
+        is_grouped = self._volume(step.batch) > 1
+        return repeating + prices.convolution(
+            self.model, out, source, weight, inside, channels, grad=self.grad, is_grouped=is_grouped
+        )
 
 
 def _with_rows(lead: Groups, inner: Labels, order: Labels) -> Groups:

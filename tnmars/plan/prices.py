@@ -45,13 +45,22 @@ def gather(model: CostModel, out: int, *, grad: bool) -> float:
 
 
 def convolution(
-    model: CostModel, out: int, source: int, weight: int, inside: int, channels: int, *, grad: bool
+    model: CostModel,
+    out: int,
+    source: int,
+    weight: int,
+    inside: int,
+    channels: int,
+    *,
+    grad: bool,
+    is_grouped: bool = False,
 ) -> float:
     """A convolution that makes `out` numbers from `source`, each a sum over `inside` products.
 
     `weight` is the number of entries of the kernel, `channels` the smaller number of channels of one group.
     """
-    return (3 if grad else 1) * model.conv(out * inside, out + source + weight, max(1, channels))
+    share = model.grouped if is_grouped and channels > 1 else 1.0
+    return (3 if grad else 1) * share * model.conv(out * inside, out + source + weight, max(1, channels))
 
 
 def pointwise(model: CostModel, batch: int, rows: int, pixels: int, depth: int, *, grad: bool) -> float:

@@ -123,8 +123,9 @@ class Gather:
 class Convolve:
     """A convolution of `right`, as (lead, batch depth, rest, spatial), with `left`, as (batch columns, depth, taps).
 
-    `batch` labels become groups. `axes` are the spatial axes whose taps are summed here; without any it is pointwise,
-    and only then may there be labels (`rest`) between the channels and the spatial axes.
+    `batch` labels become groups; those that `left` does not have are `repeated`: every group has the same kernel.
+    `axes` are the spatial axes whose taps are summed here; without any it is pointwise, and only then may there be
+    labels (`rest`) between the channels and the spatial axes.
     """
 
     left: Step
@@ -140,6 +141,7 @@ class Convolve:
     taps: Labels
     """Kernel modes, in declared order."""
     axes: tuple[int, ...]
+    repeated: Labels = ()
 
     @cached_property
     def order(self) -> Labels:

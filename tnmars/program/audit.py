@@ -21,7 +21,7 @@ from tnmars.plan.steps import Groups, flat
 from tnmars.program.base import Instruction
 from tnmars.program.emit import emit
 from tnmars.program.form import Form, frames
-from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Weight
+from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Repeat, Weight
 from tnmars.program.program import verify
 
 VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
@@ -162,6 +162,8 @@ class _Audit:
             made[instruction.out] = _Made(frozenset(instruction.takes_cores), frozenset(instruction.takes_inputs))
             for part in read:
                 made[instruction.out] |= part
+            if isinstance(instruction, Repeat):
+                self._repeat(instruction)
             if isinstance(instruction, Conv):
                 self._conv(instruction, axes[instruction.source], kernels[instruction.weight])
             for label in instruction.summed(self.program.read_by(instruction)):
@@ -198,12 +200,25 @@ class _Audit:
             if label in leaf.labels and name not in made.inputs:
                 wrong(f"{instruction.out} sums edge {label!r} before input '{name}' is joined.")
 
+    def _repeat(self, instruction: Repeat) -> None:
+        """A kernel is repeated for the groups of convolutions alone: summed, it would count several times."""
+        kernels = [entry for entry in self.program.instructions if instruction.out in entry.reads]
+        names = {entry.out for entry in kernels if isinstance(entry, Kernel)}
+        readers = [entry for entry in self.program.instructions if names & set(entry.reads)]
+        is_right = len(names) == len(kernels) and self.program.result not in (instruction.out, *names)
+        for entry in readers:
+            source = self.program.axes()[entry.source] if isinstance(entry, Conv) and entry.source not in names else ()
+            is_right = is_right and len(source) > 1 and set(instruction.labels) <= set(source[1])
+        if not is_right:
+            wrong(f"{instruction.out} is repeated for something else than the groups of a convolution.")
+
     def _conv(self, instruction: Conv, source: Groups, kernel: Kernel) -> None:
         """The taps of a kernel are those of the spatial axes that act in the convolution."""
         taps = tuple(label for label in kernel.axes[1] if label not in source[1])
         if not taps:
             is_right = not instruction.spatial and kernel.taps == ((1,) if instruction.groups > 1 else ())
-            if not is_right and kernel.taps != (1,):
+            is_flat = len(source) == 3 and (is_right or kernel.taps == (1,))
+            if not is_flat and (instruction.spatial or len(source) == 3 or kernel.taps != (1,) * (len(source) - 2)):
                 wrong(f"{instruction.out} convolves without taps, but along {list(instruction.spatial)}.")
             return
         acting = tuple(sorted(axis for tap in taps for axis in self.taps.get(tap, (-1,))))

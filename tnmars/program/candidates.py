@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 from tnmars.graph import Graph
 from tnmars.plan import network as nets
@@ -18,7 +19,8 @@ from tnmars.plan.search import Search
 from tnmars.plan.steps import Groups, Step, flat
 from tnmars.plan.tree import Pair, Rows, Tree
 from tnmars.plan.trees import by_path, candidates, chain
-from tnmars.program.form import Form, Frame, estimate, layer_frame, lookup_frame
+from tnmars.program.form import Form, Frame, estimate, keeps_layout, layer_frame, lookup_frame
+from tnmars.program.instructions import Receive, Repeat
 from tnmars.program.lower import lower
 
 PARTITIONS = 8
@@ -82,8 +84,15 @@ def layer_forms(graph: Graph, batch: int, weighing: Weighing, image: int = 32, o
 
 
 def price(form: Form, weighing: Weighing, batch: int) -> float:
-    """The estimated time of a form for a batch."""
-    return estimate(form, weighing.model, grad=weighing.grad, folded=weighing.folded, batch=batch)
+    """The estimated time of a form for a batch, with copies of images whose memory layout it does not keep."""
+    seconds = estimate(form, weighing.model, grad=weighing.grad, folded=weighing.folded, batch=batch)
+    if not weighing.channels_last or form.frame.spatial < 2 or keeps_layout(form):
+        return seconds
+    sites = form.sites()
+    ends = [next(pair for pair in sites if isinstance(pair[0], Receive)), sites[-1]]
+    shapes = [entry.extents(site.after) for entry, site in ends]
+    copies = [weighing.model.copy(prod(shape), shape[1], True) for shape in shapes]
+    return seconds + (2 if weighing.grad else 1) * sum(copies)
 
 
 def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weighing, optimizer: str) -> Iterator[Form]:
@@ -91,13 +100,20 @@ def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weigh
     axes = _solid(nets.output_axes(graph), networks[0])
     per_network = _trees(networks, weighing, optimizer)
     layouts = [Layout(network, weighing) for network in networks]
+    grouped = [Layout(network, weighing, is_grouped=True) for network in networks] if networks[0].taps else []
     for name in dict.fromkeys(name for trees in per_network for name in trees):
         if name == "dense" and graph.rules.layout:
             continue
         trees = [[own.get(name, next(iter(own.values())))] for own in per_network]
         best = _cheapest(layouts, trees, weighing)
-        if best is not None:
-            yield Form(name, lower(networks, best[0], axes), frame, best[1])
+        if best is None:
+            continue
+        yield Form(name, lower(networks, best[0], axes), frame, best[1])
+        other = _cheapest(grouped, trees, weighing) if grouped else None
+        if other is not None:
+            program = lower(networks, other[0], axes)
+            if any(isinstance(entry, Repeat) for entry in program.fold):
+                yield Form(f"{name}_groups", program, frame, other[1])
 
 
 def _trees(networks: list[Network], weighing: Weighing, optimizer: str) -> list[dict[str, Tree]]:

@@ -60,6 +60,8 @@ class Planner:
     optimizer: str = "auto"
     decide: Callable[[Graph, Sequence[Form], int, str, int], Form] | None = None
     """Chooses among forms, best first by estimate; by default the first."""
+    channels_last: bool = False
+    """Whether the images of a convolution come in channels_last."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -70,10 +72,17 @@ class Planner:
 
     def plan(self, mode: str, batch: int) -> Form:
         """The form that is taken for a batch."""
-        forms = choose(self.graph, batch, Weighing(self.model, mode == "train"), self.image, self.optimizer)
         if self.decide is None:
-            return forms[0]
-        return self.decide(self.graph, within_memory(self.graph, forms, batch, self.image), batch, mode, self.image)
+            return self._forms(mode, batch)[0]
+        return self.decide(self.graph, self.candidates(mode, batch), batch, mode, self.image)
+
+    def candidates(self, mode: str, batch: int) -> Sequence[Form]:
+        """The forms to choose from, best first by estimate."""
+        return within_memory(self.graph, self._forms(mode, batch), batch, self.image)
+
+    def _forms(self, mode: str, batch: int) -> tuple[Form, ...]:
+        weighing = Weighing(self.model, mode == "train", channels_last=self.channels_last)
+        return choose(self.graph, batch, weighing, self.image, self.optimizer)
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from tnmars.program.instructions import (
     Matmul,
     Plus,
     Receive,
+    Repeat,
     Rows,
     Scale,
     Times,
@@ -249,6 +250,12 @@ def _weight(writer: Writer, entry: Weight) -> str:
     return text if entry.keep == entry.shape else f"{text}.reshape({', '.join(map(str, entry.shape))})"
 
 
+def _repeat(writer: Writer, entry: Repeat) -> str:
+    count, (rows, inside) = volume(entry.labels, writer.sizes), entry.axes
+    shape = f"{volume(rows, writer.sizes)}, {volume(inside, writer.sizes)}"
+    return f"{writer.of(entry.source)}.expand({count}, -1, -1).reshape({shape})"
+
+
 def _kernel(writer: Writer, entry: Kernel) -> str:
     shape = ", ".join(map(str, (volume(entry.axes[0], writer.sizes), -1, *entry.taps)))
     return f"{writer.of(entry.source)}.reshape({shape})"
@@ -258,6 +265,8 @@ def _conv(writer: Writer, entry: Conv) -> str | list[str]:
     source, weight = writer.of(entry.source), writer.of(entry.weight)
     groups = f", groups={entry.groups}" if entry.groups > 1 else ""
     bias = ", bias" if entry.out == writer.fused else ""
+    if not entry.spatial and len(entry.axes) > 3:  # not as a product, which would not keep channels_last
+        return f"F.conv{len(entry.axes) - 2}d({source}, {weight}{bias}{groups})"
     if not entry.spatial and not groups and not bias:  # a product is as fast as a pointwise convolution
         return f"torch.bmm({weight}.expand({source}.shape[0], -1, -1), {source})"
     if not entry.spatial:
@@ -284,6 +293,7 @@ WRITE: dict[type[Instruction], Callable[[Writer, Any], str | list[str]]] = {
     Rows: _rows,
     Weight: _weight,
     Kernel: _kernel,
+    Repeat: _repeat,
     Conv: _conv,
 }
 """How each instruction is written: as an expression, or as complete lines."""

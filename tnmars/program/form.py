@@ -17,7 +17,7 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.plan.steps import flat, volume
 from tnmars.program.base import Instruction, Name, Site, Sizes, Work
-from tnmars.program.instructions import Dense, Kernel, Weight
+from tnmars.program.instructions import Conv, Dense, Kernel, Plus, Receive, Weight
 from tnmars.program.program import Program, homes, standing
 
 
@@ -252,6 +252,23 @@ def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
         kept = model.item * pieces * sum(entries(entry.out) for entry in form.program.run if entry.is_shown)
         cost += kept / model.fresh_rate if kept > model.fresh_bytes else 0.0
     return cost
+
+
+def keeps_layout(form: Form) -> bool:
+    """Whether a convolution whose images lie in channels_last computes in that layout and gives its output in it.
+
+    Then every step from input to output is torch's own convolution, or a sum. Other steps need the channels apart.
+    """
+    if form.frame.dense or form.frame.unfold:
+        return bool(form.frame.dense)
+    kept: set[Name] = set()
+    for entry in form.program.run:
+        is_whole = len(entry.axes) == 2 + form.frame.spatial
+        if is_whole and (isinstance(entry, Receive) or (isinstance(entry, Conv) and entry.source in kept)):
+            kept.add(entry.out)
+        if isinstance(entry, Plus) and {entry.left, entry.right} <= kept:
+            kept.add(entry.out)
+    return form.program.result in kept
 
 
 def has_weight(graph: Graph, form: Form) -> bool:

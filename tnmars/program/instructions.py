@@ -273,6 +273,30 @@ class Kernel(Instruction):
 
 
 @dataclass(frozen=True)
+class Repeat(Instruction):
+    """A matrix repeated along labels that it does not have, which come first on its rows: one kernel for all groups."""
+
+    source: Name
+    labels: Labels
+
+    operands = ("source",)
+
+    def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
+        rows, *rest = read[0].axes
+        is_new = not set(self.labels) & set(flat(read[0].axes))
+        return is_new and len(read[0].axes) == 2 and self.axes == ((*self.labels, *rows), *rest)
+
+    def work(self, site: Site) -> Work:
+        return Work(written=prod(self.extents(site.after)))
+
+    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
+        return prices.stack(model, prod(self.extents(site.after)), grad=grad)
+
+    def detail(self) -> str:
+        return f"{self.source} along {' '.join(self.labels)}"
+
+
+@dataclass(frozen=True)
 class Conv(Instruction):
     """A convolution of `source` with `weight` in `groups` groups; the options of `spatial` axes act here."""
 
@@ -325,7 +349,9 @@ class Conv(Instruction):
             images, _, *places = self.extents(site.after)
             return prices.pointwise(model, images, rows, prod(places), depth, grad=grad)
         out, channels = prod(self.extents(site.after)), min(depth, rows // self.groups)
-        return prices.convolution(model, out, site.entries(0), rows * inside, inside, channels, grad=grad)
+        return prices.convolution(
+            model, out, site.entries(0), rows * inside, inside, channels, grad=grad, is_grouped=self.groups > 1
+        )
 
     def resized(self, read: tuple[Instruction, ...], sizes: Sizes) -> Instruction:
         return replace(self, groups=volume(self._groups(read), sizes))

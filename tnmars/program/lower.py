@@ -18,6 +18,7 @@ from tnmars.program.instructions import (
     Matmul,
     Plus,
     Receive,
+    Repeat,
     Rows,
     Times,
     Total,
@@ -108,13 +109,15 @@ class Lowering:
 
     def _convolve(self, step: Convolve) -> Lowered:
         channels = (*step.batch, *step.columns)
-        if step.taps:
+        if step.taps or (len(step.before) > 1 and not step.rest):  # spatial axes stay apart: channels_last is kept
             inside: Groups = tuple((label,) for label in step.before)
             kernel = tuple(size if axis in step.axes else 1 for axis, size in enumerate(self.network.kernel))
         else:
             inside = ((*step.rest, *step.before),)
             kernel = (1,) if step.batch else ()
-        flat = self.arrange((yield step.left), (channels, (*step.depth, *step.taps)))
+        flat = self.arrange((yield step.left), (channels[len(step.repeated) :], (*step.depth, *step.taps)))
+        if step.repeated:
+            flat = self._add(Repeat(self._next(), (channels, (*step.depth, *step.taps)), flat, step.repeated))
         weight = self._add(Kernel(self._next(), (channels, (*step.depth, *step.taps)), flat, kernel))
         source = self.arrange((yield step.right), (step.lead, (*step.batch, *step.depth), *inside))
         count = volume(step.batch, self.network.size)

@@ -20,10 +20,10 @@ CLOSED = 1e-16
 
 
 @torch.no_grad()
-def fold_factors(layer: TNModule, kept: Keep) -> dict[str, Tensor]:
+def fold_factors(layer: TNModule, kept: Keep, shut: Keep) -> dict[str, Tensor]:
     """What a cut multiplies cores by, with an axis of size 1 for every mode; cores that stay the same are left out.
 
-    The factor of a slice that is dropped is 1.
+    The factor of a slice that is dropped is 1, that of one that is kept although it is shut is 0.
     """
     if layer.masks is None:
         return {}
@@ -34,6 +34,7 @@ def fold_factors(layer: TNModule, kept: Keep) -> dict[str, Tensor]:
         is_dropped = torch.ones(edge.size, dtype=torch.bool, device=values.device)
         is_dropped[list(kept.get(name, range(edge.size)))] = False
         gates[name] = values.to(layer.dtype).masked_fill(is_dropped, 1.0)
+        gates[name][list(shut.get(name, ()))] = 0.0
     factors: dict[str, Tensor] = {}
     for core, held in homes(graph).items():
         bonds = [bond for _, bond in held if not bool((gates[bond] == 1.0).all())]

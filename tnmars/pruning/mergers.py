@@ -14,20 +14,21 @@ MOST_MERGERS = 64
 def mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
     """Mergers of two cores, one after the other, each of which saves parameters and planned time."""
     rewrites, tried = list[Rewrite](), 0
-    time = _time(graph, planner)
+    time = planned_time(graph, planner)
     pairs = mergeable(graph)
     while pairs and tried < MOST_MERGERS:
         term, first, second, _ = pairs.pop(0)
         rewrite = merge(graph, term, first, second)
         tried += 1
-        after = _time(rewrite.graph, planner)
+        after = planned_time(rewrite.graph, planner)
         if after < time:
             rewrites.append(rewrite)
             graph, time, pairs = rewrite.graph, after, mergeable(rewrite.graph)
     return rewrites
 
 
-def _time(graph: Graph, planner: Planner) -> float:
+def planned_time(graph: Graph, planner: Planner) -> float:
+    """The predicted seconds of inference for the nominal batch."""
     if not graph.terms:
         return 0.0
     return choose(graph, planner.nominal, Weighing(planner.model), planner.image, planner.optimizer)[0].cost

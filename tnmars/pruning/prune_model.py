@@ -7,7 +7,6 @@ machinery of its own: it is a rewrite of the graph, then `compile` again.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,57 +16,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.decomposing.rewritten import cores_after
-from tnmars.errors import Problem, TnmarsError, listing, nearest
+from tnmars.errors import TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
-from tnmars.layer.distributed import from_first_rank, is_sharded
-from tnmars.layer.kept import is_selecting, kept_slices
-from tnmars.layer.module import TNModule, layers
-from tnmars.pruning.by_rank import Forms, Ranks, by_rank, compiled_layers, take_
+from tnmars.layer.distributed import is_sharded
+from tnmars.layer.module import TNModule
+from tnmars.pruning.by_rank import Ranks, compiled_layers, take_
 from tnmars.pruning.folding import fold_factors, folded
 from tnmars.pruning.follow import Change, check_state, followed, replace_in_, vectors_after
+from tnmars.pruning.keeping import decided as decided
+from tnmars.pruning.keeping import keep as keep
+from tnmars.pruning.keeping import layer_keep as layer_keep
+from tnmars.pruning.keeping import to_keep
 from tnmars.pruning.mergers import mergers
-from tnmars.training.guards import check_logits
-
-
-def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
-    """The slices that the selectors of a model keep, by layer and bond; what `prune` would cut to.
-
-    Args:
-        model: A model with compiled layers. Layers whose selector does not choose among slices are left out.
-
-    Returns:
-        For the name of each other layer, the kept indices of each bond. During warm-up all are kept. Under several
-        processes rank 0 decides, and all of them must call it.
-
-    Raises:
-        TnmarsError: If the logits of a bond are NaN, or cores where their norms decide.
-
-    Example:
-        >>> import torch, tnmars
-        >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=3)
-        >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
-        >>> with torch.no_grad():
-        ...     _ = layer.logits()[0].copy_(torch.tensor([2.0, -1.0, 0.5]))
-        >>> tnmars.keep(layer)
-        {'': {'r': (0, 2)}}
-    """
-    check_logits(model)
-    return {name: layer_keep(layer) for name, layer in layers(model) if is_selecting(layer)}
-
-
-def layer_keep(layer: TNModule) -> dict[str, tuple[int, ...]]:
-    """The slices of each bond that the selector of a layer keeps; all during warm-up."""
-    return decided(layer, torch.cat(kept_slices(layer)))
-
-
-def decided(layer: TNModule, kept: Tensor) -> dict[str, tuple[int, ...]]:
-    """What rank 0 keeps, from a vector over the slices of all bonds."""
-    shared = from_first_rank(kept.to(torch.uint8)).cpu()
-    parts = torch.split(shared, [bond.size for bond in layer.graph.bonds.values()])
-    indices = (tuple(int(index) for index in part.nonzero().reshape(-1)) for part in parts)
-    return dict(zip(layer.graph.bonds, indices, strict=True))
+from tnmars.pruning.rounding import joined, rounded_up
 
 
 def prune(
@@ -76,6 +39,7 @@ def prune(
     *,
     ranks: Ranks | None = None,
     energy: float | None = None,
+    round_to: int | str | None = None,
     simplify: bool = True,
     keep_gates: bool = False,
     step: int | None = None,
@@ -95,6 +59,10 @@ def prune(
             name of each layer to cut a number or a table of bonds. The slices with the largest weights in the canonical
             form stay; see `tnmars.canonical`.
         energy: For layers without gates, the share of the squared norm of each weight to keep, from 0 to 1.
+        round_to: A number such as 8: sizes of bonds are rounded up to its multiples, at most to what they were, because
+            a rank of 23 can be slower than one of 24. Or `"time"`: up to a multiple of 4, 8 or 16, where that makes the
+            predicted time shorter. Bonds that are cut to 1 are dropped as before. Of a layer with gates, the slices
+            that are added are 0 in one of their cores, so that the model still computes the same.
         simplify: Whether neighboring cores are merged where that saves both parameters and planned time. Turn it off
             to keep the names of all cores.
         keep_gates: Whether the gates of what is kept stay, to select further. Bonds of size 1 and all cores then stay
@@ -118,11 +86,12 @@ def prune(
         >>> small.graph.bonds["r"].size, layer.graph.bonds["r"].size
         (2, 3)
     """
-    chosen, forms = _decided(model, keep, ranks, energy)
+    chosen, forms = to_keep(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
     compiled = compiled_layers(pruned)
-    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, merges) for name, kept in chosen.items()]
+    more = rounded_up(compiled, chosen, round_to, forms)
+    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, merges, more[name]) for name, kept in chosen.items()]
     take_(compiled, forms)
     apply(cuts, outside(pruned, cuts))
     return pruned
@@ -135,6 +104,7 @@ def prune_(
     *,
     ranks: Ranks | None = None,
     energy: float | None = None,
+    round_to: int | str | None = None,
     keep_gates: bool = False,
     step: int | None = None,
 ) -> None:
@@ -151,6 +121,7 @@ def prune_(
             optimizer after the cut.
         keep: The slices to keep, as in `tnmars.prune`.
         ranks, energy: As in `tnmars.prune`, without an optimizer: the canonical form changes all cores.
+        round_to: As in `tnmars.prune`.
         keep_gates: Whether the gates of what is kept stay, to select further.
         step: The number of the training step, noted in the pruned graphs' `origin`; optional.
 
@@ -172,14 +143,15 @@ def prune_(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
             "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it again."
         )
-    chosen, forms = _decided(model, keep, ranks, energy)
+    chosen, forms = to_keep(model, keep, ranks, energy)
     if forms and optimizer is not None:
         text = (
             "ranks and energy change every core of a layer, so the optimizer's state would be meaningless. Nothing was"
         )
         raise TnmarsError(f"{text} changed.\n  Cut without it, prune_(model, ranks=...), and make a new optimizer.")
     compiled = compiled_layers(model)
-    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, False) for name, kept in chosen.items()]
+    more = rounded_up(compiled, chosen, round_to, forms)
+    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, False, more[name]) for name, kept in chosen.items()]
     if optimizer is not None:
         scaled = {entry.layer.cores.get(name) for entry in cuts for name in entry.factors}
         check_state(optimizer, {value for entry in cuts for value in entry.layer.parameters()}, scaled)
@@ -189,48 +161,26 @@ def prune_(
         replace_in_(optimizer, changes)
 
 
-def _decided(
-    model: nn.Module, keep: Mapping[str, Keep] | None, ranks: Ranks | None, energy: float | None
-) -> tuple[dict[str, Keep], Forms]:
-    """The layers to cut with what to keep of them, and the canonical forms of those that are cut by rank."""
-    given = [name for name, value in (("keep", keep), ("ranks", ranks), ("energy", energy)) if value is not None]
-    if len(given) > 1:
-        raise TnmarsError(f"{' and '.join(given)} are given. Nothing was changed.\n  Give one of them.")
-    if ranks is None and energy is None:
-        return _chosen(model, keep), {}
-    return by_rank(model, ranks, energy)
-
-
-def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Keep]:
-    """The layers to cut, and what to keep of them."""
-    if given is None:
-        selecting = {name: layer for name, layer in layers(model) if is_selecting(layer)}
-        if not selecting:
-            fix = "Compile with one that does, such as Mars() or Ard(), or give keep, ranks or energy."
-            raise TnmarsError(Problem("no selector of the model chooses slices. Nothing was changed.", fix))
-        if all(layer.masks is not None and bool(layer.masks.is_warm) for layer in selecting.values()):
-            text = "the model is in warm-up, so every slice is kept: the gates have not been trained."
-            warnings.warn(text, UserWarning, stacklevel=3)
-        check_logits(model)
-        return {name: layer_keep(layer) for name, layer in selecting.items()}
-    known = compiled_layers(model)
-    for name in given:
-        if name not in known:
-            hint = f"Layers: {listing(list(known))}.{nearest(name, known)}"
-            raise TnmarsError(f"keep names '{name}', which is not a compiled layer. Nothing was changed.\n  {hint}")
-    return dict(given)
-
-
 class LayerCut:
     """What becomes of one layer: computed and checked when it is built, done by `apply`."""
 
-    def __init__(self, layer: TNModule, name: str, kept: Keep, step: int | None, keep_gates: bool, merges: bool):
+    def __init__(
+        self,
+        layer: TNModule,
+        name: str,
+        kept: Keep,
+        step: int | None,
+        keep_gates: bool,
+        merges: bool,
+        more: Keep | None = None,
+    ):
         if any(map(is_sharded, layer.parameters())):
             raise TnmarsError(
                 f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
                 "and its optimizer (torch.distributed.checkpoint.state_dict), cut it, and wrap it again."
             )
         self.layer, self.name = layer, name
+        kept = joined(kept, more or {})
         self.first = cut(layer.graph, kept)
         self.steps = [self.first, *([] if keep_gates else [drop_ones(self.first.graph)])]
         if merges:
@@ -239,7 +189,7 @@ class LayerCut:
         self.keep_gates = keep_gates
         self.sources = {name: _sources(self.steps, name) for name in self.graph.cores}
         self.followed = {name: followed(self.steps, name) for name in layer.graph.cores}
-        self.factors = {} if keep_gates else fold_factors(layer, kept)
+        self.factors = {} if keep_gates else fold_factors(layer, kept, more or {})
 
     def apply(self, made: dict[nn.Parameter, nn.Parameter]) -> dict[nn.Parameter, Change]:
         """Cuts the layer; returns what replaced each of its parameters. Tied cores stay tied."""

@@ -43,6 +43,7 @@ def to_json(layer: TNModule) -> dict[str, Any]:
         "init": layer.rule,
         "batch": planner.nominal,
         "image": planner.image,
+        "channels_last": planner.channels_last,
         "optimizer": planner.optimizer,
         "tune": planner.decide is not None,
         "cost_model": planner.model.to_json(),
@@ -109,6 +110,7 @@ def _layer(data: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch
         _field(data, "image"),
         _field(data, "optimizer"),
         fastest if _field(data, "tune") else None,
+        data.get("channels_last") is True,  # older files do not say
     )
     with torch.random.fork_rng(devices=[]):
         layer = TNModule(

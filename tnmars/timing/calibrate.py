@@ -122,7 +122,7 @@ def fit(found: Sequence[Sample], start: CostModel | None = None, rounds: int = 3
     names = [
         entry.name
         for entry in fields(CostModel)
-        if entry.name not in ("item", "fresh_bytes", "large_bytes", "large_rate", "grad_call")
+        if entry.name not in ("item", "fresh_bytes", "large_bytes", "large_rate", "grad_call", "grouped")
     ]
     for turn in range(rounds):
         spread = 0.5 * (1 - turn / rounds) + 0.02

@@ -20,6 +20,8 @@ TURN = 0.002
 """The least duration of a turn in seconds: a shorter action is repeated within its turn."""
 MOST_RUNS = 1000
 """The largest number of runs within one turn."""
+SURE = 2
+"""The number of rounds after which an action is dropped if it is behind."""
 WARM = 0.05
 """An action shorter than this many seconds runs once, unmeasured, before each of its turns: as in a loop of its own."""
 
@@ -50,8 +52,9 @@ def in_turns(
         rounds: The largest number of rounds after the first run.
         budget: An action that has run for this many seconds sits out the remaining rounds.
         least: The number of rounds that an action takes part in whatever its budget.
-        behind: An action that is this many times slower than the fastest is dropped after the first round, so after two
-            runs.
+        behind: An action that is this many times slower than the fastest is dropped after the second round, so after
+            three runs, and after the first round if it is twice as far behind. The more rounds there were, the less an
+            action may be behind.
         turn: The least duration of a turn in seconds; 0 for one run.
         warm: An action shorter than this many seconds runs once before each of its turns.
         device: Where the actions compute, by default on the CPU.
@@ -65,7 +68,8 @@ def in_turns(
     for number in range(rounds):
         fastest = min(map(min, times))
         if number:
-            running = [at for at in running if min(times[at]) <= behind * fastest]
+            allowed = 2 * behind if number < SURE else 1 + (behind - 1) * SURE / number
+            running = [at for at in running if min(times[at]) <= allowed * fastest]
         running = [at for at in running if number < least or spent[at] < budget]
         if not running or (len(running) == 1 and behind < inf):
             break

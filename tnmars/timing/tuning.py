@@ -1,8 +1,9 @@
 """Timing of close candidates: the model ranks forms, and the clock decides among the best few.
 
-Clear losers drop out after the first round, and a race has a budget, so that layers which take seconds are tuned in a
-few of them. For inference with folded cores the dense weight is always in the race, and wins unless another form is
-clearly faster: what is shipped is not slower than torch's own layer.
+Clear losers drop out after two rounds, and a race has a budget, so that layers which take seconds are tuned in a few of
+them. The dense weight is always in the race. For inference with folded cores it wins unless another form is clearly
+faster: what is shipped is not slower than torch's own layer. The winner is also timed against that layer, and who won
+with which ratio is kept by `tnmars.timing.records`, so that equal layers are timed once.
 """
 
 from __future__ import annotations
@@ -17,30 +18,35 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.layer.forward import example_inputs
-from tnmars.layer.module import code
+from tnmars.layer.code import LAYOUTS, code
+from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.torch_state import is_plain
-from tnmars.program.choice import within_memory
+from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
+from tnmars.timing import records
 from tnmars.timing.clock import Action, in_turns, inference, training_step
+from tnmars.timing.records import Record
 
 CANDIDATES = 6
 """The number of programs that are raced, each with the chunk size that the model ranks first."""
 SIZES = 3
 """The number of other chunk sizes that the winner is raced against."""
-ROUNDS = 9
-BUDGET = 2.0
+ROUNDS = 7
+BUDGET = 0.8
 """The seconds of a race, shared by its candidates."""
 HOPELESS = (3.0, 1.6)
 """A form predicted to be this many times slower than the best is not timed: for quick forms, and for slow ones."""
 EQUAL = 1.04
 """Times within this factor count as equal; then the form with the smallest peak memory wins."""
 BEHIND = 1.5
-"""A candidate this many times slower than the fastest after the first round is dropped."""
+"""A candidate this many times slower than the fastest after two rounds is dropped."""
 SLOW = 0.05
 """A form that takes this many seconds is a slow one."""
 CLEARLY = 0.97
 """A frozen layer ships another form than the dense weight if it takes at most this share of its time."""
+
+LARGEST = 2.0**26
+"""Torch's own layer is not timed if its weight has more entries."""
 
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
@@ -56,9 +62,11 @@ class Race:
     place: Place
 
 
-def _random_inputs(graph: Graph, batch: int, image: int, place: Place) -> tuple[Tensor, ...]:
+def _random_inputs(graph: Graph, batch: int, image: int, place: Place, channels_last: bool) -> tuple[Tensor, ...]:
     flat = replace(graph, options=())  # emitted code takes tokens, not bags of them
-    return tuple(value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    layout = LAYOUTS.get(len(graph.kernel_size)) if channels_last else None
+    given = (value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    return tuple(value if layout is None else value.contiguous(memory_format=layout) for value in given)
 
 
 def _action(race: Race, form: Form) -> Action:
@@ -89,18 +97,40 @@ def fastest(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
     inputs: tuple[Tensor, ...] | None = None,
 ) -> Form:
     """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
 
     It may be called in the middle of a pass: it leaves the random state and autocast alone. While torch traces or
     transforms, nothing can be timed, and the estimate decides. `inputs` are for the emitted code, by default random
-    ones; their layout in memory matters too.
+    ones; their layout in memory matters too. In mode `folded`, the dense weight is taken unless another form is clearly
+    faster.
     """
-    if not is_plain():
+    if not is_plain() or torch.device(device or "cpu").type == "meta":
         return forms[0]
     with _undisturbed(device) as place:
-        return _fastest(_race(graph, batch, mode, image, {**place, "dtype": dtype}, inputs), forms)
+        place["dtype"] = dtype
+        given = _random_inputs(graph, batch, image, place, channels_last) if inputs is None else inputs
+        race = _race(graph, mode, place, given)
+        key = records.key_of(graph, forms, mode, race.inputs, device, dtype)
+        known = records.find(key)
+        if known is None:
+            known = _outcome(race, forms)
+            records.keep(key, known)
+    return forms[known.winner]
+
+
+def measured_ratio(
+    planner: Planner, mode: str, batch: int, *, device: torch.device | str | None, dtype: torch.dtype | None
+) -> float | None:
+    """The measured time of a tuned plan relative to torch's own layer; None if it was not timed."""
+    forms = planner.candidates(mode, batch)
+    with _undisturbed(device) as place:
+        place["dtype"] = dtype
+        inputs = _random_inputs(planner.graph, batch, planner.image, place, planner.channels_last)
+    known = records.find(records.key_of(planner.graph, forms, mode, inputs, device, dtype))
+    return known.ratio or None if known else None
 
 
 @contextmanager
@@ -110,12 +140,50 @@ def _undisturbed(device: torch.device | str | None) -> Iterator[Place]:
         yield {"device": device}
 
 
-def _race(graph: Graph, batch: int, mode: str, image: int, place: Place, inputs: tuple[Tensor, ...] | None) -> Race:
-    """What is timed, on given inputs or on random ones. Given ones may come from a pass with other dtypes."""
-    if inputs is None:
-        return Race(graph, mode, _random_inputs(graph, batch, image, place), place)
+def _race(graph: Graph, mode: str, place: Place, inputs: tuple[Tensor, ...]) -> Race:
+    """What is timed, on some inputs. They may come from a pass with other dtypes."""
     given = tuple(value.to(place["dtype"]) if value.is_floating_point() else value for value in inputs)
     return Race(graph, mode, given, place)
+
+
+def _outcome(race: Race, forms: Sequence[Form]) -> Record:
+    """Who wins, and the ratio to torch's own layer."""
+    winner = _fastest(race, forms)
+    if race.mode == "folded":  # the folded dense weight is torch's own layer
+        dense = next((form for form in forms if has_weight(race.graph, form)), None)
+        if dense is None:
+            return Record(forms.index(winner), 0.0)
+        if has_weight(race.graph, winner):
+            return Record(forms.index(winner), 1.0)
+        ours, theirs = _times(race, [winner, dense], inf)
+        chosen = winner if ours <= CLEARLY * theirs else dense
+        return Record(forms.index(chosen), ours / theirs if chosen is winner else 1.0)
+    return Record(forms.index(winner), _ratio(race, winner))
+
+
+def _ratio(race: Race, form: Form) -> float:
+    """The time of a form relative to torch's own layer, in turns; 0 if torch has none, or it is too large."""
+    theirs = _dense_action(race)
+    if theirs is None:
+        return 0.0
+    actions = [_action(race, form), theirs]
+    ours, unit = in_turns(actions, rounds=4, budget=BUDGET / 8, least=1, device=race.place["device"])
+    return ours / unit
+
+
+def _dense_action(race: Race) -> Action | None:
+    """A run of torch's own layer: a training step, or inference."""
+    graph = replace(race.graph, options=()) if race.graph.is_lookup else race.graph  # tokens, not bags of them
+    layer = dense_layer(graph, LARGEST)
+    if layer is None:
+        return None
+    is_trained = race.mode == "train"
+    weight = torch.randn(graph.dense_shape, **race.place).requires_grad_(is_trained)
+    bias = torch.zeros(graph.out_features, **race.place).requires_grad_(is_trained) if graph.has_bias else None
+    if not is_trained:
+        return inference(lambda *given: layer(weight, bias, *given), race.inputs)
+    trained = [weight, *([] if bias is None else [bias])]
+    return training_step(lambda *given: layer(weight, bias, *given), race.inputs, trained)
 
 
 def _fastest(race: Race, forms: Sequence[Form]) -> Form:
@@ -123,7 +191,11 @@ def _fastest(race: Race, forms: Sequence[Form]) -> Form:
     for form in forms:
         if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
             best.setdefault(_shape(form), form)
-    winner = _first(race, list(best.values())[:CANDIDATES])
+    racing = list(best.values())[:CANDIDATES]
+    dense = next((form for form in forms if has_weight(race.graph, form)), None)
+    if dense is not None and not any(has_weight(race.graph, form) for form in racing):
+        racing.append(dense)
+    winner = _first(race, racing)
     others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
     return _first(race, [winner, *others[:SIZES]])
 
@@ -145,7 +217,7 @@ def _times(race: Race, forms: Sequence[Form], behind: float = BEHIND) -> list[fl
     """The seconds of each form, measured in turns."""
     actions = [_action(race, form) for form in forms]
     budget = BUDGET / len(actions)
-    return in_turns(actions, rounds=ROUNDS, budget=budget, least=1, behind=behind, device=race.place["device"])
+    return in_turns(actions, rounds=ROUNDS, budget=budget, least=2, behind=behind, device=race.place["device"])
 
 
 def fastest_frozen(
@@ -163,11 +235,4 @@ def fastest_frozen(
     The dense weight, if it is among them, is timed whatever its estimate, and taken unless another is clearly faster.
     """
     close = within_memory(graph, forms, batch, image)
-    winner = fastest(graph, close, batch, "folded", image, device=device, dtype=dtype, inputs=inputs)
-    dense = next((form for form in close if has_weight(graph, form)), None)
-    if dense is None or has_weight(graph, winner) or not is_plain():
-        return winner
-    with _undisturbed(device) as place:
-        race = _race(graph, batch, "folded", image, {**place, "dtype": dtype}, inputs)
-        ours, theirs = _times(race, [winner, dense], inf)
-    return winner if ours <= CLEARLY * theirs else dense
+    return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype, inputs=inputs)
