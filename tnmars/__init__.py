@@ -30,6 +30,7 @@ _PUBLIC = {
     "models.matching": "match_",
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
+    "notation.equation": "einsum",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
@@ -56,7 +57,8 @@ _PUBLIC = {
     "training.schedule": "MaskSchedule",
 }
 """The public names of each module."""
-_MODULES = {"draw": "draw", "families": "families", "lint": "graph.lint", "spec": "spec", "topology": "graph.topology"}
+_MODULES = {name: name for name in ("draw", "families", "interchange", "spec")}
+_MODULES |= {"lint": "graph.lint", "topology": "graph.topology"}
 """The modules that are public names themselves."""
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -65,6 +67,7 @@ __all__ = ["__version__", *_HOME, *_MODULES]
 if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the two
     from tnmars import draw as draw
     from tnmars import families as families
+    from tnmars import interchange as interchange
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
     from tnmars.decomposing.canonical import Canonical as Canonical
@@ -112,6 +115,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.matching import match_ as match_
     from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.models.plan import CompressionPlan as CompressionPlan
+    from tnmars.notation.equation import einsum as einsum
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune

@@ -51,8 +51,8 @@ GROUPS = (
         "declare",
         "Declaring graphs",
         "Read, write, build and inspect graphs. Nothing here loads torch.",
-        "load loads dump save_spec network Builder families factor factor_up Graph Term Core Edge Operand Role count"
-        " Count lint topology draw spec",
+        "load loads dump save_spec network einsum Builder families factor factor_up Graph Term Core Edge Operand Role"
+        " count Count lint topology draw spec",
     ),
     Group(
         "compile",
@@ -84,6 +84,12 @@ GROUPS = (
         "Saving and loading",
         "Files of models and of training runs. [What they hold](../store.md).",
         "save load_into save_checkpoint load_checkpoint",
+    ),
+    Group(
+        "interchange",
+        "Other libraries",
+        "Cores from and to tensorly, tensorly-torch, tt-pytorch, tednet and quimb. [How to](../interchange.md).",
+        "interchange",
     ),
     Group(
         "inspect",
