@@ -30,6 +30,7 @@ _PUBLIC = {
     "models.matching": "match_",
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
+    "models.suggesting": "Suggestion Suggestions suggest",
     "notation.equation": "einsum",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
@@ -115,6 +116,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.matching import match_ as match_
     from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.models.plan import CompressionPlan as CompressionPlan
+    from tnmars.models.suggesting import Suggestion as Suggestion
+    from tnmars.models.suggesting import Suggestions as Suggestions
+    from tnmars.models.suggesting import suggest as suggest
     from tnmars.notation.equation import einsum as einsum
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep

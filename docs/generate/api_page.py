@@ -45,7 +45,7 @@ GROUPS = (
         "Compressing trained models",
         "From a trained model to a smaller one: plan, compress, fine-tune, convert. [How to](../trained_model.md).",
         "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ match_ to_dense_"
-        " as_torch_ ensemble",
+        " as_torch_ ensemble suggest Suggestions Suggestion",
     ),
     Group(
         "declare",

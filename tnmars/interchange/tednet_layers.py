@@ -179,25 +179,35 @@ def _one_each(inside: int, outside: int) -> bool:
 
 FORMS = {
     "TTLinear": Form(
-        "tensor_train", "linear", _train_linear, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0])), _pairs
+        "tednet.tnn.tensor_train", "linear", _train_linear, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0])), _pairs
     ),
     "TTConv2D": Form(
-        "tensor_train", "conv", _train_conv, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0)), _pairs
+        "tednet.tnn.tensor_train",
+        "conv",
+        _train_conv,
+        lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0)),
+        _pairs,
     ),
-    "CPLinear": Form("cp", "linear", _blocks_linear, lambda i, o, s: _shapes(i, o, rank=s[0]["r"])),
-    "CPConv2D": Form("cp", "conv", _blocks_conv, lambda i, o, s: _channels(i, o, rank=s[0]["r"]), _one_each),
+    "CPLinear": Form("tednet.tnn.cp", "linear", _blocks_linear, lambda i, o, s: _shapes(i, o, rank=s[0]["r"])),
+    "CPConv2D": Form("tednet.tnn.cp", "conv", _blocks_conv, lambda i, o, s: _channels(i, o, rank=s[0]["r"]), _one_each),
     "TK2Linear": Form(
-        "tucker2",
+        "tednet.tnn.tucker2",
         "linear",
         _two_linear,
         lambda i, o, s: {"in_shape": list(i), "out_size": o[0], "ranks": _bonds(s[0])},
         lambda inside, outside: inside in (1, 3) and outside == 1,
     ),
-    "TK2Conv2D": Form("tucker2", "conv", _two_conv, lambda i, o, s: _channels(i, o, ranks=_bonds(s[0])), _one_each),
-    "TRLinear": Form("tensor_ring", "linear", _ring_linear, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0))),
-    "TRConv2D": Form("tensor_ring", "conv", _ring_conv, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0))),
+    "TK2Conv2D": Form(
+        "tednet.tnn.tucker2", "conv", _two_conv, lambda i, o, s: _channels(i, o, ranks=_bonds(s[0])), _one_each
+    ),
+    "TRLinear": Form(
+        "tednet.tnn.tensor_ring", "linear", _ring_linear, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0))
+    ),
+    "TRConv2D": Form(
+        "tednet.tnn.tensor_ring", "conv", _ring_conv, lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0], start=0))
+    ),
     "BTTLinear": Form(
-        "bt_tucker",
+        "tednet.tnn.bt_tucker",
         "linear",
         lambda i, o, blocks: _hubs(i, blocks, "factor", False),
         lambda i, o, s: _shapes(i, o, ranks=_bonds(s[0]), block_num=len(s)),
@@ -205,7 +215,7 @@ FORMS = {
         is_sum=True,
     ),
     "BTTConv2D": Form(
-        "bt_tucker",
+        "tednet.tnn.bt_tucker",
         "conv",
         lambda i, o, blocks: _hubs(i, blocks, "c_factor", True),
         lambda i, o, s: _shapes(i, o, ranks=[*_bonds(s[0]), *_bonds(s[0], "s")], block_num=len(s)),
@@ -295,7 +305,7 @@ def to_tednet(layer: TNModule) -> nn.Module:
         if found is None:
             continue
         terms, values, bonds = found
-        module = library(f"tednet.tnn.{form.module}", EXTRA)
+        module = library(form.module, EXTRA)
         given = {**form.arguments(*sizes, bonds), "bias": graph.has_bias}
         if graph.kind == "conv":
             given |= {"kernel_size": graph.kernel_size, "stride": options.get("stride", 1)}

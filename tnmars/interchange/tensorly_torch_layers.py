@@ -55,13 +55,13 @@ def from_tensorly_torch(layer: nn.Module) -> TNModule:
     if held.n_layers not in (1, (1,)):
         raise TnmarsError(Problem("one weight serves several layers.", "Convert layers that hold one each."))
     weight = held.weight
-    form = str(weight._name).lower()
+    form = type(weight).__name__.removesuffix("Tensorized").removesuffix("Tensor") + "Tensor"
     options: dict[str, Any] = {}
     if isinstance(layer, tltorch.FactorizedConv):
         kind = "conv"
         modes = tensor_modes(kind, len(held.kernel_size) + 2)
         options = {name: tuple(getattr(held, name).tolist()) for name in ("stride", "padding", "dilation")}
-        order = [*modes[1:], modes[0]] if form == "tt" else list(modes)
+        order = [*modes[1:], modes[0]] if form == "TTTensor" else list(modes)
         cores = _tensor(form, weight, order)
     else:
         kind = "linear" if isinstance(layer, tltorch.FactorizedLinear) else "embedding"
@@ -83,16 +83,16 @@ def _tensor(form: str, weight: Any, modes: Modes) -> Labelled | None:
     """The cores of a weight with one axis per mode."""
     names = [mode for mode, _ in modes]
     sites = [[name] for name in names]
-    if form == "dense":
+    if form == "DenseTensor":
         return {"W": (names, weight.tensor.reshape([*weight.shape]))}
     arrays = [as_tensor(factor) for factor in weight.factors]
-    if form == "cp":
+    if form == "CPTensor":
         is_plain = bool((weight.weights == 1).all())
         cores = one_bond(sites, weights=not is_plain)
         arrays += [] if is_plain else [weight.weights]
-    elif form == "tucker":
+    elif form == "TuckerTensor":
         cores, arrays = hub(sites), [weight.core, *arrays]
-    elif form == "tt":
+    elif form == "TTTensor":
         cores = line(sites)
     else:
         return None
@@ -102,10 +102,10 @@ def _tensor(form: str, weight: Any, modes: Modes) -> Labelled | None:
 def _matrix(form: str, weight: Any, modes: Modes, rows: int) -> Labelled | None:
     """The cores of a weight that is a matrix, whose rows and columns have several modes each."""
     names = [mode for mode, _ in modes]
-    if form == "dense":
+    if form == "DenseTensor":
         sizes = [size for axis in weight.tensorized_shape for size in axis]
         return {"W": (names, weight.tensor.reshape(sizes))}
-    if form == "blocktt":
+    if form == "BlockTTTensor":
         cores = line([[names[at], names[rows + at]] for at in range(rows)])
         arrays = [as_tensor(factor) for factor in weight.factors]
         return {name: (edges, array) for (name, edges), array in zip(cores.items(), arrays, strict=True)}
@@ -138,7 +138,7 @@ def to_tensorly_torch(layer: TNModule) -> nn.Module:
         raise refused(layer, "tensorly-torch", LAYERS)
     made = MAKERS[graph.kind](tltorch, layer)
     if made is None:
-        raise refused(layer, "tensorly-torch", ("CP", "Tucker", "TT" if graph.kind == "conv" else "BlockTT"))
+        raise refused(layer, "tensorly-torch", ("CPTensor", "TuckerTensor", "TTTensor for convolutions, else BlockTT"))
     return frozen_like(made, layer)
 
 
