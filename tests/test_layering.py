@@ -27,6 +27,7 @@ weight
 families
 spec
 dsl
+notation
 draw
 plan
 program
@@ -39,6 +40,7 @@ decomposing
 pruning
 compiler
 models
+interchange
 store
 ship
 fitting
@@ -64,6 +66,8 @@ TOP = 8
 """How many modules may stand at the top level of the package."""
 
 HEAVY = ("torch", "numpy", "networkx", "opt_einsum", "rich", "hypothesis")
+FOREIGN = ("tensorly", "tltorch", "tednet", "quimb")
+"""Libraries that are imported only when an object of theirs is made or read."""
 
 
 def room(module: str) -> str:
@@ -187,7 +191,7 @@ def test_the_search_for_imports_can_fail() -> None:
 
 def loaded(code: str) -> list[str]:
     """The heavy libraries that are loaded once some code has run in a fresh interpreter."""
-    probe = f"import sys\n{code}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    probe = f"import sys\n{code}\nprint(*[name for name in {(*HEAVY, *FOREIGN)!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -209,6 +213,11 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
         loaded("import tnmars\ntnmars.load, tnmars.network, tnmars.families.tt, tnmars.Graph, tnmars.lint.lint") == []
     )
     assert loaded("from tnmars.cli import cli") == []
+
+
+def test_no_foreign_library_is_loaded_before_it_is_needed() -> None:
+    every = "\n".join(f"import tnmars.{name}" for name in MODULES if room(name) == "interchange")
+    assert not set(loaded(every)) & set(FOREIGN)
 
 
 def test_the_probe_can_fail() -> None:

@@ -31,6 +31,8 @@ _PUBLIC = {
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
     "models.recurrent": "GRU LSTM",
+    "models.suggesting": "Suggestion Suggestions suggest",
+    "notation.equation": "einsum",
     "plan.cost": "CostModel",
     "pruning.prune_model": "keep prune prune_",
     "pruning.shut_slices": "ShutSlices",
@@ -57,7 +59,8 @@ _PUBLIC = {
     "training.schedule": "MaskSchedule",
 }
 """The public names of each module."""
-_MODULES = {"draw": "draw", "families": "families", "lint": "graph.lint", "spec": "spec", "topology": "graph.topology"}
+_MODULES = {name: name for name in ("draw", "families", "interchange", "spec")}
+_MODULES |= {"lint": "graph.lint", "topology": "graph.topology"}
 """The modules that are public names themselves."""
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -66,6 +69,7 @@ __all__ = ["__version__", *_HOME, *_MODULES]
 if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the two
     from tnmars import draw as draw
     from tnmars import families as families
+    from tnmars import interchange as interchange
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
     from tnmars.decomposing.canonical import Canonical as Canonical
@@ -115,6 +119,10 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.plan import CompressionPlan as CompressionPlan
     from tnmars.models.recurrent import GRU as GRU
     from tnmars.models.recurrent import LSTM as LSTM
+    from tnmars.models.suggesting import Suggestion as Suggestion
+    from tnmars.models.suggesting import Suggestions as Suggestions
+    from tnmars.models.suggesting import suggest as suggest
+    from tnmars.notation.equation import einsum as einsum
     from tnmars.plan.cost import CostModel as CostModel
     from tnmars.pruning.prune_model import keep as keep
     from tnmars.pruning.prune_model import prune as prune

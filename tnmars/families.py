@@ -362,6 +362,8 @@ SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "bt
 """Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
 DEFAULTS = {"linear": ("lowrank",), "conv": ("lowrank", "tucker2"), "embedding": ("lowrank",)}
 """The families that suit trained weights of each kind of layer; the better one is taken where there are several."""
+GIVEN: dict[str, dict[str, Any]] = {"btd": {"terms": 4}, "peps": {"grid": (2, 2)}}
+"""What a family must be given beside its rank, for `of_layer` with its own number of modes."""
 FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "embedding": "tt"}
 """The family of each kind of layer that begins with random cores."""
 
@@ -393,8 +395,4 @@ def of_layer(
 def settings(family: str) -> dict[str, bool]:
     """The keywords that a family takes in addition to those of every weight, and whether each is required."""
     parameters = inspect.signature(FAMILIES[family]).parameters.values()
-    return {
-        parameter.name: parameter.default is parameter.empty
-        for parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+    return {one.name: one.default is one.empty for one in parameters if one.kind is one.KEYWORD_ONLY}

@@ -45,14 +45,14 @@ GROUPS = (
         "Compressing trained models",
         "From a trained model to a smaller one: plan, compress, fine-tune, convert. [How to](../trained_model.md).",
         "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ match_ to_dense_"
-        " as_torch_ ensemble",
+        " as_torch_ ensemble suggest Suggestions Suggestion",
     ),
     Group(
         "declare",
         "Declaring graphs",
         "Read, write, build and inspect graphs. Nothing here loads torch.",
-        "load loads dump save_spec network Builder families factor factor_up Graph Term Core Edge Operand Role count"
-        " Count lint topology draw spec",
+        "load loads dump save_spec network einsum Builder families factor factor_up Graph Term Core Edge Operand Role"
+        " count Count lint topology draw spec",
     ),
     Group(
         "compile",
@@ -85,6 +85,12 @@ GROUPS = (
         "Saving and loading",
         "Files of models and of training runs. [What they hold](../store.md).",
         "save load_into save_checkpoint load_checkpoint",
+    ),
+    Group(
+        "interchange",
+        "Other libraries",
+        "Cores from and to tensorly, tensorly-torch, tt-pytorch, tednet and quimb. [How to](../interchange.md).",
+        "interchange",
     ),
     Group(
         "inspect",

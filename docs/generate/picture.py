@@ -18,7 +18,7 @@ ROWS = (
     (("ground",),),
     (("declare",), ("graph",), ("plan", "draw"), ("program",)),
     (("select",), ("pruning", "decomposing"), ("training", "timing"), ("layer",)),
-    (("compiler", "models", "ship"), ("store",), ("fitting", "shrinking", "searching"), ("reporting",)),
+    (("compiler", "models", "ship"), ("store", "interchange"), ("fitting", "shrinking", "searching"), ("reporting",)),
     (("experiments",), ("bench",), ("cli",)),
 )
 """The rows of the picture. A row has columns, a column has groups one below the other; a single column is wide."""

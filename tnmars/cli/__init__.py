@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from tnmars import __version__
-from tnmars.cli import bench, compress, experiments, fits, graphs, models, plans, reports
+from tnmars.cli import bench, compress, experiments, fits, graphs, models, plans, reports, suggest
 from tnmars.errors import Problem, TnmarsError
 
 
@@ -36,6 +36,7 @@ for _command in (fits.fit, models.prune, models.diff, experiments.reproduce, exp
     cli.add_command(_command)
 cli.add_command(plans.compile_, "compile")
 cli.add_command(compress.compress)
+cli.add_command(suggest.suggest)
 
 NO_MEMORY = ("allocate memory", "out of memory", "Storage size calculation overflowed")
 """What torch says where there is not enough memory."""

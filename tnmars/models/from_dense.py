@@ -78,7 +78,7 @@ def from_dense(
     target = families.DEFAULTS[dense.kind][0] if graph is None else graph
     (candidate,) = candidates(target, dense, type(layer).__name__)
     wide = _start(candidate, dense, any(value is not None for value in (ranks, error, energy, parameters)))
-    moments = None if inputs is None else _moments(layer, dense, inputs)
+    moments = None if inputs is None else moments_of(layer, dense, inputs)
     metric: Metric | None = None if moments is None else moments.metric()
     found = decompose(
         dense.weight.detach(),
@@ -108,7 +108,7 @@ def _start(candidate: Candidate, dense: DenseLayer, has_target: bool) -> Graph:
     raise TnmarsError(Problem(text, f"{hint} The layer has {prod(dense.shape):,} parameters."))
 
 
-def _moments(layer: nn.Module, dense: DenseLayer, inputs: Tensor | Iterable[Tensor]) -> Moments:
+def moments_of(layer: nn.Module, dense: DenseLayer, inputs: Tensor | Iterable[Tensor]) -> Moments:
     """What calibration inputs say about a layer."""
     moments = Moments(dense, dense.inside * prod(dense.kernel) <= MOST_INPUTS)
     given: Any = [inputs] if isinstance(inputs, Tensor) else inputs

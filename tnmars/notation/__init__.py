@@ -1,0 +1,1 @@
+"""Notations of other tools: graphs from einsum equations, without torch."""
