@@ -56,7 +56,12 @@ MAP = tnmars.network(
     arguments={"x": "b n i", "y": "b m j"},
     result="b n m o",
 )
+BLOCKS = tnmars.families.lowrank("linear", groups=(2, 2), inputs=(3,), outputs=(5,), rank=2)
+GROUPED = tnmars.families.lowrank("conv", groups=(2,), inputs=(3,), outputs=(4,), kernel=(3, 2), rank=2)
+DEPTHWISE = tnmars.families.lowrank("conv", groups=(6,), kernel=(3, 3), rank=2, options={"padding": 1})
+SCALED = tnmars.network("map", "A[j]", groups={"j": 3}, arguments={"x": "i j"}, result="i j")
 EVERY = {"linear": LINEAR, "conv": CONV, "patch": PATCH, "embedding": TABLE, "tensor": TENSOR, "map": MAP}
+EVERY |= {"blocks": BLOCKS, "grouped": GROUPED, "depthwise": DEPTHWISE, "scaled": SCALED}
 every_kind = pytest.mark.parametrize("graph", EVERY.values(), ids=EVERY)
 
 

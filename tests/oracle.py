@@ -81,8 +81,8 @@ def dense(graph: Graph, whole: Tensor) -> Tensor:
     names = [mode.name for mode in graph.modes]
     groups = []
     for role in graph.rules.layout:
-        wanted = (Role.IN, Role.PATCH) if role is Role.IN else (role,)
-        groups.append([names.index(mode.name) for mode in graph.modes if mode.role in wanted])
+        wanted = (Role.IN, Role.PATCH) if role is Role.IN else (Role.GROUP, role) if role is Role.OUT else (role,)
+        groups.append([names.index(mode.name) for own in wanted for mode in graph.modes if mode.role is own])
     sizes = [prod(graph.modes[at].size for at in group) for group in groups]
     flat = whole.permute([at for group in groups for at in group]).reshape(sizes)
     for axis, group in enumerate(groups):
@@ -104,11 +104,13 @@ def rebuilt(found: tnmars.Decomposed) -> Tensor:
 def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) -> Tensor:
     """What torch's own layer gives with the dense weight; for a map, one einsum."""
     options = dict(graph.options)
+    groups = prod(mode.size for mode in graph.modes if mode.role is Role.GROUP)
     if graph.kind == "linear":
-        return F.linear(inputs[0], weight, bias)
+        return F.linear(inputs[0], torch.block_diag(*weight.chunk(groups)) if groups > 1 else weight, bias)
     if graph.kind == "conv":
         function = (F.conv1d, F.conv2d, F.conv3d)[len(graph.kernel_size) - 1]
-        return function(inputs[0], weight, bias, **{key: value for key, value in options.items() if key != "bias"})
+        others = {key: value for key, value in options.items() if key != "bias"}
+        return function(inputs[0], weight, bias, groups=groups, **others)
     if "mode" in options:
         return F.embedding_bag(inputs[0], weight, mode=options["mode"], padding_idx=options.get("padding_idx"))
     if graph.kind == "embedding":

@@ -40,7 +40,15 @@ GRAPH_NAMES = (
     "{a}",
     "back\\slash",
 )
-LETTERS = {Role.IN: "i", Role.OUT: "o", Role.LOOKUP: "l", Role.PATCH: "p", Role.KERNEL: "k", Role.FREE: "f"}
+LETTERS = {
+    Role.GROUP: "g",
+    Role.IN: "i",
+    Role.OUT: "o",
+    Role.LOOKUP: "l",
+    Role.PATCH: "p",
+    Role.KERNEL: "k",
+    Role.FREE: "f",
+}
 
 Draw = Callable[[st.SearchStrategy], object]
 
@@ -255,6 +263,32 @@ def _some(draw: Draw, items: Sequence, least: int = 1, most: int = 5) -> list:
     return list(draw(st.permutations(items)))[:count]
 
 
+@st.composite
+def _grouped(draw: Draw, frame: Frame, names: Names) -> Frame:
+    """The same with one or two group modes; then nothing is padded, and inputs or outputs may have no other modes."""
+    room = max(2, min(6, 2 * MAX_MODES // prod(mode.size for mode in frame.modes)))
+    groups = _modes(names, Role.GROUP, draw(_sizes(1, 2, room)))
+    modes = list(frame.modes)
+    if Role.IN in frame.features and any(mode.role is Role.PATCH for mode in modes):
+        modes = [mode for mode in modes if mode.role is not Role.PATCH]
+        modes += _modes(names, Role.PATCH, [prod(frame.kernel_size)])
+    lone = draw(st.sampled_from(((), (Role.IN,), (Role.OUT,), (Role.IN, Role.OUT)))) if not frame.inputs else ()
+    modes = [mode for mode in modes if mode.role not in lone]
+    names_of = [mode.name for mode in groups]
+    inputs, output = list(frame.inputs), frame.output
+    for name in names_of if inputs else ():
+        for at in draw(_some(range(len(inputs)), most=2)):
+            inputs[at] = replace(inputs[at], axes=draw(_with_axis(inputs[at].axes, name)))
+        output = draw(_with_axis(output, name))
+    return replace(frame, modes=groups + modes, features={}, inputs=tuple(inputs), output=output)
+
+
+@st.composite
+def _with_axis(draw: Draw, axes: Sequence[Axis], name: str) -> tuple[Axis, ...]:
+    at = draw(st.integers(0, len(axes)))
+    return (*axes[:at], (name,), *axes[at:])
+
+
 FRAMES = {"linear": _linear, "conv": _conv, "embedding": _embedding, "tensor": _tensor, "map": _map}
 assert FRAMES.keys() == KINDS.keys(), "a new kind needs a strategy"
 
@@ -324,8 +358,9 @@ def _term(draw: Draw, name: str, modes: Sequence[Edge], names: Names, shape: Sha
     mode_ends: list[list[int]] = []
     for mode in modes:
         ends = [draw(st.integers(0, count - 1))]
-        if shape.shared and count > 1 and draw(st.integers(0, 7)) == 7:
-            wanted = draw(_some(range(count), least=2, most=3))
+        is_group = mode.role is Role.GROUP
+        if shape.shared and count > 1 and draw(st.integers(0, 1 if is_group else 7)) == (1 if is_group else 7):
+            wanted = draw(_some(range(count), least=2, most=5 if is_group else 3))
             if not shape.trees_only or _is_forest(count, [*bond_ends, *mode_ends, wanted]):
                 ends = wanted
         mode_ends.append(ends)
@@ -404,16 +439,21 @@ def graphs(
     bonded: bool = False,
     terms: int = 3,
     least_terms: int = 1,
+    grouped: bool | None = None,
 ) -> Graph:
     """Random valid graphs of the given kinds.
 
     Each term has at most `max_cores` cores: connected ones if `connected`, without cycles if `trees_only` (both: a
     tree), with bonds of three to five ends if `hyperedges`, with modes on several cores if `shared`, with at least
-    one bond if `bonded`. There are `least_terms` to `terms` terms; 0 also draws graphs whose weight is zero.
+    one bond if `bonded`. There are `least_terms` to `terms` terms; 0 also draws graphs whose weight is zero. One in
+    four graphs of a kind that may have groups has them, or all of them if `grouped`, or none.
     """
     names = draw(_names())
     kind = draw(st.sampled_from(list(kinds)))
     frame = draw(FRAMES[kind](names))
+    may = Role.GROUP in KINDS[kind].roles
+    if may and (draw(st.integers(0, 3)) == 3 if grouped is None else grouped):
+        frame = draw(_grouped(frame, names))
     shape = Shape(max_cores, connected, trees_only, hyperedges, shared, bonded)
     found = draw(_terms(frame.modes, names, shape, least_terms, terms))
     several = {edge for term in found for edge, cores in term.ends().items() if len(cores) > 1}
@@ -421,7 +461,7 @@ def graphs(
         kind,
         draw(_mixed(frame.modes)),
         found,
-        shared=tuple(mode.name for mode in frame.modes if mode.name in several),
+        shared=tuple(mode.name for mode in frame.modes if mode.name in several and mode.role is not Role.GROUP),
         features=tuple(frame.features.items()),
         kernel_size=frame.kernel_size,
         inputs=frame.inputs,

@@ -683,7 +683,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
         lambda: families.btt("linear", inputs=(4, 6), outputs=(3,), rank=2),
         (
             "btt pairs inputs with outputs: of 3 modes 2 are in, 1 out.\n"
-            "  Give as many outputs as inputs, and no kernel or free modes."
+            "  Give as many outputs as inputs, and no kernel, group or free modes."
         ),
     ),
     (
@@ -691,7 +691,7 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
         lambda: families.btt("tensor", **FREE, rank=2),
         (
             "btt pairs inputs with outputs: of 4 modes 0 are in, 0 out.\n"
-            "  Give as many outputs as inputs, and no kernel or free modes."
+            "  Give as many outputs as inputs, and no kernel, group or free modes."
         ),
     ),
     (

@@ -37,6 +37,7 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
 
             - `inputs`: Input modes (role `in`) as sizes by name, or as a list of sizes, then named `i1`, `i2`, ...
             - `outputs`: Output modes (role `out`), in the same way (`o1`, ...).
+            - `groups`: Modes that input, cores and output share (`g1`, ...), the slowest of both; as torch's `groups`.
             - `lookup`: Modes of an embedding's rows (`v1`, ...); their product is at least the vocabulary.
             - `patch`: Modes of input channels times taps (`p1`, ...), for a convolution that unfolds its input.
             - `kernel`: Modes of a convolution's taps (`k1`, ...), one per spatial axis, or several axes flattened.

@@ -57,7 +57,7 @@ def _family(function: Callable[Given, Graph]) -> Callable[Given, Graph]:
 
 @_family
 def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Unpack[Weight]) -> Graph:
-    """Two factors joined by one bond: inputs and taps on `A`, outputs on `B`. Modes of one role are split in half.
+    """Two factors joined by one bond: inputs and taps on `A`, outputs on `B`, groups on both. One role is split in two.
 
     Args:
         kind: The kind of layer, such as `"linear"`.
@@ -70,12 +70,8 @@ def lowrank(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight
         A[i1, r] B[r, o1]
     """
     fields = weight_fields(kind, weight)
-    names = [mode.name for mode in fields.modes]
-    first = [mode.name for mode in fields.modes if mode.role not in (Role.OUT, Role.FREE)]
-    if len(first) in (0, len(names)):
-        first = names[: len(names) // 2]
-    chosen = set(first)
-    cores = {"A": [*first, "r"], "B": ["r", *(name for name in names if name not in chosen)]}
+    first, second = made.two_sides(fields)
+    cores = {"A": [*first, "r"], "B": ["r", *second]}
     return one_term(fields, cores, ["r"], rank, ranks, weight.get("name", ""))
 
 
@@ -107,7 +103,7 @@ def tt_naive(
     *,
     rank: int | None = None,
     ranks: Ranks = None,
-    order: Sequence[str] = ("in", "lookup", "patch", "out", "kernel", "free"),
+    order: Sequence[str] = ("group", "in", "lookup", "patch", "out", "kernel", "free"),
     **weight: Unpack[Weight],
 ) -> Graph:
     """Tensor train with one core per mode, the roles in the given `order`: the (2d+1)-way "naive" TT convolution.
@@ -340,7 +336,7 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
     if len(sources) != len(outs) or not outs or len(sources) + len(outs) != len(modes):
         raise error(
             f"btt pairs inputs with outputs: of {len(modes)} modes {len(sources)} are in, {len(outs)} out.",
-            "Give as many outputs as inputs, and no kernel or free modes.",
+            "Give as many outputs as inputs, and no kernel, group or free modes.",
             "out",
         )
     made.refuse_more_than(len(outs) ** 2)
@@ -375,6 +371,7 @@ def of_layer(
     outside: int,
     *,
     kernel: Sequence[int] = (),
+    groups: int = 1,
     ways: int | None = None,
     **given: Any,
 ) -> Graph:
@@ -389,7 +386,7 @@ def of_layer(
     if family not in FAMILIES:
         raise error(f"family '{family}' is not known.", f"Families: {', '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
     count = SPLIT.get(family, 1) if ways is None else ways
-    return FAMILIES[family](kind, **layer_weight(kind, inside, outside, kernel, count), **given)
+    return FAMILIES[family](kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
 
 
 def settings(family: str) -> dict[str, bool]:

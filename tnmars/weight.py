@@ -12,7 +12,7 @@ from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph.factor import factor, factor_up
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Role
-from tnmars.graph.parts import Axis, Edge, Operand, is_list, parse_axis
+from tnmars.graph.parts import Axis, Edge, Operand, is_int, is_list, parse_axis
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -26,6 +26,7 @@ class Weight(TypedDict, total=False):
 
     inputs: NotRequired[Sizes]
     outputs: NotRequired[Sizes]
+    groups: NotRequired[Sizes]
     lookup: NotRequired[Sizes]
     patch: NotRequired[Sizes]
     kernel: NotRequired[Sizes]
@@ -43,12 +44,21 @@ class Weight(TypedDict, total=False):
 KEYWORD = {
     Role.IN: "inputs",
     Role.OUT: "outputs",
+    Role.GROUP: "groups",
     Role.LOOKUP: "lookup",
     Role.PATCH: "patch",
     Role.KERNEL: "kernel",
     Role.FREE: "free",
 }
-LETTER = {Role.IN: "i", Role.OUT: "o", Role.LOOKUP: "v", Role.PATCH: "p", Role.KERNEL: "k", Role.FREE: "n"}
+LETTER = {
+    Role.IN: "i",
+    Role.OUT: "o",
+    Role.GROUP: "g",
+    Role.LOOKUP: "v",
+    Role.PATCH: "p",
+    Role.KERNEL: "k",
+    Role.FREE: "n",
+}
 
 
 def edges(role: Role, sizes: Sizes) -> tuple[Edge, ...]:
@@ -126,21 +136,30 @@ def _keywords(weight: Weight) -> Iterator[Problem]:
         yield Problem("vocab and features 'lookup' are both given.", "They mean the same: give vocab alone.")
 
 
-def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], ways: int) -> Weight:
+def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], ways: int, groups: int = 1) -> Weight:
     """The keywords of the weight of one of torch's layers, its inputs and outputs split into `ways` modes each.
 
     `inside` counts features, channels or, for an embedding, rows. Rows are rounded up to a size that splits evenly.
+    With groups, the inputs and outputs of one group are split; a depthwise layer has none, because its groups have
+    one of each.
 
     >>> layer_weight("conv", 16, 32, (3, 3), 2)
     {'inputs': (4, 4), 'outputs': (4, 8), 'kernel': (3, 3)}
     >>> layer_weight("embedding", 1000, 64, (), 1)
     {'lookup': (1000,), 'outputs': (64,), 'vocab': 1000}
+    >>> layer_weight("conv", 16, 16, (3, 3), 1, groups=16)
+    {'groups': (16,), 'kernel': (3, 3)}
     """
-    outputs = factor(outside, ways)
+    if not is_int(groups, 1) or inside % groups or outside % groups:
+        text = f"groups is {groups!r}, but must be a number that divides {inside:,} inputs and {outside:,} outputs."
+        raise GraphError(Problem(text, "Every group has as many inputs, and as many outputs, as the others."))
+    outputs = factor(outside // groups, ways)
     if Role.LOOKUP in KINDS[kind].roles:
         rows = factor_up(inside, ways, order="descending") if ways > 1 else (inside,)
         return {"lookup": rows, "outputs": outputs, "vocab": inside}
-    given: Weight = {"inputs": factor(inside, ways), "outputs": outputs}
+    given: Weight = {"inputs": factor(inside // groups, ways), "outputs": outputs}
+    if groups > 1:
+        given = {"groups": (groups,), **(given if max(inside, outside) > groups else {})}
     return {**given, "kernel": tuple(kernel)} if kernel else given
 
 

@@ -351,7 +351,7 @@ WRONG = {
     "evbmf of a ring": (
         lambda: decompose(normal(3, 3, 3), RING, ranks="evbmf"),
         (
-            "ranks is 'evbmf', but the graph has cycles, hyperedges or several terms.\n"
+            "ranks is 'evbmf', but the graph has cycles, hyperedges, several terms or modes on several cores.\n"
             "  Give error, energy or parameters; EVBMF is for graphs without cycles."
         ),
     ),

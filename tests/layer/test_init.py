@@ -46,9 +46,13 @@ def test_every_entry_has_the_variance_asked_for(graph: Graph, wanted: float | st
 @settings(max_examples=cases(500))
 @given(graph=graphs())
 def test_the_rules_are_torchs(graph: Graph) -> None:
-    """`nn.init` finds the fans by itself in a dense weight; a map has the product of its modes."""
+    """`nn.init` finds the fans by itself in a dense weight; a map has the product of its modes.
+
+    With groups `nn.init` counts the outputs of all of them, although an input has an effect on those of its own alone.
+    """
     if graph.kind in ("linear", "conv"):
         inside, outside = torch.nn.init._calculate_fan_in_and_fan_out(torch.empty(graph.dense_shape))
+        outside //= graph.groups
     elif graph.kind == "map":
         inside, outside = (prod(mode.size for mode in graph.modes if mode.role == role) for role in ("in", "out"))
     else:

@@ -25,8 +25,8 @@ def test_the_readme_line() -> None:
         (lambda: tnmars.Conv1d(4, 6, 3, 2, 2, 2, rank=2), lambda: nn.Conv1d(4, 6, 3, 2, 2, 2), (2, 4, 9)),
         (lambda: tnmars.Conv1d(4, 6, 3, padding="same", rank=2), lambda: nn.Conv1d(4, 6, 3, padding="same"), (2, 4, 9)),
         (
-            lambda: tnmars.Conv2d(4, 6, (3, 1), (2, 1), (1, 0), (2, 1), False, family="cp", rank=2),
-            lambda: nn.Conv2d(4, 6, (3, 1), (2, 1), (1, 0), (2, 1), bias=False),
+            lambda: tnmars.Conv2d(4, 6, (3, 1), (2, 1), (1, 0), (2, 1), 2, False, family="cp", rank=2),
+            lambda: nn.Conv2d(4, 6, (3, 1), (2, 1), (1, 0), (2, 1), 2, False),
             (2, 4, 9, 7),
         ),
         (lambda: tnmars.Conv3d(4, 6, 2, rank=2), lambda: nn.Conv3d(4, 6, 2), (2, 4, 3, 4, 5)),

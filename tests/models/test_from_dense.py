@@ -149,7 +149,10 @@ class Own(nn.Linear):
 
 MISTAKES = {
     "no layer": (lambda: tnmars.from_dense(nn.ReLU(), ranks=2), "ReLU cannot be decomposed: it must be a Linear"),
-    "groups": (lambda: tnmars.from_dense(nn.Conv2d(4, 4, 3, groups=2), ranks=2), "it has 2 groups"),
+    "groups": (
+        lambda: tnmars.from_dense(nn.Conv2d(8, 8, 3, groups=2), oracle.spec("grouped_conv")),
+        "weight of shape (8, 4, 3, 3) in 2 groups",
+    ),
     "circular": (
         lambda: tnmars.from_dense(nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular"), ranks=2),
         "its padding_mode is 'circular'",

@@ -73,8 +73,8 @@ def push(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: 
 
 
 def _push_linear(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, batch: int) -> Callable[..., Tensor]:
-    ins = [mode for mode in graph.modes if mode.role is Role.IN]
-    outs = [mode for mode in graph.modes if mode.role is Role.OUT]
+    ins = [*graph.of_role(Role.GROUP), *graph.of_role(Role.IN)]
+    outs = [*graph.of_role(Role.GROUP), *graph.of_role(Role.OUT)]
     labels: Labels = (BATCH, *(mode.name for mode in ins))
     contract = contraction(graph, [labels], {BATCH: batch}, (BATCH, *(mode.name for mode in outs)))
     shape = [mode.size for mode in ins]

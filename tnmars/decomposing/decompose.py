@@ -17,7 +17,7 @@ from tnmars.decomposing.layout import by_modes, checked, in_torch
 from tnmars.decomposing.metric import Metric, weighting
 from tnmars.decomposing.ranks import EVBMF, Aim, Ranks, Within, given_sizes, sizes_for_parameters
 from tnmars.decomposing.search import STEPS, Search, Watch, scaled, searched
-from tnmars.decomposing.sweep import Choose, Swept, is_forest, sweep, up_to
+from tnmars.decomposing.sweep import Choose, Swept, is_forest, is_swept, sweep, up_to
 from tnmars.decomposing.tensors import Decomposition, dense, with_sizes
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.errors import Problem, TnmarsError
@@ -118,8 +118,9 @@ def decompose(
 ) -> Decomposed:
     """The cores of a graph whose weight is closest to the given one, with ranks that are given or follow from a target.
 
-    A graph without cycles is solved by singular values, from its leaves to its root. Any other graph (with hyperedges,
-    cycles, several terms or shared modes) is solved by alternating least squares from several random starts.
+    A graph without cycles is solved by singular values, from its leaves to its root; modes that all cores share, such
+    as groups, have a solution for each value. Any other graph (with hyperedges, cycles, several terms or modes on some
+    cores) is solved by alternating least squares from several random starts.
 
     Args:
         weight: The dense weight.
@@ -161,7 +162,7 @@ def decompose(
     values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
     most = None if starts is None else max(starts, 1)
     task = Task(graph, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
-    if is_forest(graph):
+    if is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF):
         return _swept(task)
     return _searched(task)
 
@@ -228,7 +229,7 @@ def _searched(task: Task) -> Decomposed:
     """A decomposition by alternating least squares, for a graph that no sweep solves."""
     graph, aim = task.graph, task.aim
     if aim.ranks == EVBMF:
-        text = "ranks is 'evbmf', but the graph has cycles, hyperedges or several terms."
+        text = "ranks is 'evbmf', but the graph has cycles, hyperedges, several terms or modes on several cores."
         raise TnmarsError(Problem(text, "Give error, energy or parameters; EVBMF is for graphs without cycles."))
     size = float(task.values.square().mean().sqrt())
     metric = task.metric if task.metric is None or task.metric.factors else None

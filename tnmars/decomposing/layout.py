@@ -34,13 +34,13 @@ class Flat:
 
 
 def source(graph: Graph) -> Flat:
-    """The axis of inputs and taps, or of the rows of a table; it has no modes for a plain tensor."""
-    return _flat(graph, lambda role: role not in (Role.OUT, Role.FREE))
+    """The axis of the inputs and taps of a group, or of the rows of a table; it has no modes for a plain tensor."""
+    return _flat(graph, lambda role: role not in (Role.GROUP, Role.OUT, Role.FREE))
 
 
 def outputs(graph: Graph) -> Flat:
-    """The axis of outputs; it has no modes for a plain tensor."""
-    return _flat(graph, lambda role: role is Role.OUT)
+    """The axis of outputs, of all groups; it has no modes for a plain tensor."""
+    return _flat(graph, lambda role: role in (Role.GROUP, Role.OUT))
 
 
 def _flat(graph: Graph, belongs: object) -> Flat:

@@ -195,8 +195,9 @@ def _check(graph: Graph, metric: Metric) -> None:
         if graph.kind != "conv":
             text = f"the metric has channels, but the graph is of kind '{graph.kind}'."
             raise TnmarsError(Problem(text, "Channels are for convolutions; give inputs."))
-        if metric.channels.shape[0] != graph.in_features:
-            text = f"channels of the metric has size {metric.channels.shape[0]:,}, but must have {graph.in_features:,}."
+        channels = graph.in_features // graph.groups
+        if metric.channels.shape[0] != channels:
+            text = f"channels of the metric has size {metric.channels.shape[0]:,}, but must have {channels:,}."
             raise ShapeError(Problem(text, f"The dense weight has shape {graph.dense_shape}: {graph.signature}."))
 
 

@@ -8,7 +8,7 @@ from tnmars.decomposing.canonical import canonical
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.layout import by_modes, checked
 from tnmars.decomposing.metric import Metric, weighting
-from tnmars.decomposing.sweep import is_forest
+from tnmars.decomposing.sweep import is_swept
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.graph import Graph
 
@@ -30,7 +30,7 @@ def spectra(weight: Tensor, graph: Graph, metric: Metric | None = None) -> dict[
     """
     weight = checked(graph, weight)
     values, weighed = by_modes(graph, weight), weighting(graph, weight, metric)
-    if not is_forest(graph):
+    if not is_swept(graph):
         found = decompose(weight, graph, metric=metric)
         weights = canonical(found.graph, found.cores).weights
         return {name: value.square() for name, value in weights.items()}

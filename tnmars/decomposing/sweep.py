@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from tnmars.decomposing.factors import Factor, Weighting
 from tnmars.decomposing.layout import outputs
+from tnmars.decomposing.slices import axes_of, inner, is_apart, is_sliced, joined, parted
 from tnmars.decomposing.tensors import Decomposition, with_sizes
 from tnmars.graph import Graph, Term
 from tnmars.graph.topology import is_tree, parts
@@ -57,9 +59,14 @@ def has_tree(graph: Graph) -> bool:
 
 def is_forest(graph: Graph) -> bool:
     """Whether one pass finds the decomposition: one term without cycles, bonds have two ends, modes one."""
-    if len(graph.terms) != 1 or graph.shared:
+    return not graph.shared and is_swept(graph)
+
+
+def is_swept(graph: Graph) -> bool:
+    """Whether a sweep solves the graph: as a forest, or as one for each value of modes that all cores share."""
+    if not is_sliced(graph):
         return False
-    (term,) = graph.terms
+    term = inner(graph, graph.terms[0])
     ends = term.ends()
     return len(term.bonds) == len(term.cores) - len(parts(term)) and all(len(ends[b.name]) == 2 for b in term.bonds)
 
@@ -78,35 +85,43 @@ def up_to(sizes: Mapping[str, int]) -> Choose:
 
 
 def sweep(graph: Graph, values: Tensor, choose: Choose, weighting: Weighting | None = None) -> Swept:
-    """The decomposition of a tensor with one axis per mode by a tree, or by several."""
-    (term,) = graph.terms
-    metric = weighting or Weighting(())
+    """The decomposition of a tensor with one axis per mode by a tree, or by several.
+
+    Slices along modes that all cores share are tensors of their own, whose bonds have the same sizes.
+    """
+    term = inner(graph, graph.terms[0])
     root = _root(graph, term, weighting)
     joints = upwards(term, root)
     edges = _edges(term, joints)
-    axes: list[str] = [mode.name for mode in graph.modes]
+    axes = axes_of(graph)
     sizes = {mode.name: mode.size for mode in graph.modes}
+    slices = parted(graph, values, weighting or Weighting(()))
     cores: dict[str, Tensor] = {}
     discarded: dict[str, float] = {}
-    is_bound, lost = True, 0.0
+    is_bound, lost = weighting is None or is_apart(graph, weighting), 0.0
     for joint in joints:
         inside = [edge for edge in edges[joint.core] if edge != joint.bond]
         order = [*inside, *(axis for axis in axes if axis not in inside)]
-        values = values.permute([axes.index(axis) for axis in order])
+        turned = [(part.permute([axes.index(axis) for axis in order]), metric) for part, metric in slices]
         rule: Choose = (lambda bond, spectrum: 1) if joint.is_virtual else choose
-        cut = _cut(values, order, len(inside), sizes, metric, lambda found, r=rule, b=joint.bond: r(b, found))  # type: ignore[misc]
-        count = cut.basis.shape[1]
-        is_bound &= cut.lost == 0.0 or metric.is_split(inside)
-        lost += cut.lost
+        cuts = _cuts(turned, order, len(inside), sizes, partial(rule, joint.bond))
+        here = sum(cut.lost for cut in cuts)
+        is_bound &= here == 0.0 or all(metric.is_split(inside) for _, metric in slices)
+        lost += here
         if not joint.is_virtual:
-            discarded[joint.bond] = cut.lost
-        metric = metric.cut(inside, joint.bond, cut.basis, cut.maps, sizes)
-        sizes[joint.bond] = count
-        cores[joint.core] = _shaped(cut.basis, [*inside, joint.bond], edges[joint.core], sizes)
+            discarded[joint.bond] = here
+        metrics = [
+            metric.cut(inside, joint.bond, cut.basis, cut.maps, sizes)
+            for cut, (_, metric) in zip(cuts, slices, strict=True)
+        ]
+        sizes[joint.bond] = cuts[0].basis.shape[1]
+        shaped = [_shaped(cut.basis, [*inside, joint.bond], edges[joint.core], sizes) for cut in cuts]
+        cores[joint.core] = joined(graph, shaped)
         axes = [joint.bond, *order[len(inside) :]]
-        values = cut.coordinates.reshape([sizes[axis] for axis in axes])
-    cores[root] = values.permute([axes.index(edge) for edge in edges[root]])
-    return Swept(_assembled(graph, term, sizes, cores), discarded, lost, is_bound)
+        coordinates = [cut.coordinates.reshape([sizes[axis] for axis in axes]) for cut in cuts]
+        slices = list(zip(coordinates, metrics, strict=True))
+    cores[root] = joined(graph, [part.permute([axes.index(edge) for edge in edges[root]]) for part, _ in slices])
+    return Swept(_assembled(graph, edges, sizes, cores), discarded, lost, is_bound)
 
 
 def _root(graph: Graph, term: Term, weighting: Weighting | None) -> str:
@@ -161,12 +176,19 @@ def _shaped(basis: Tensor, have: Sequence[str], want: Sequence[str], sizes: Mapp
     return basis.reshape([sizes[edge] for edge in have]).permute([list(have).index(edge) for edge in want])
 
 
-def _assembled(graph: Graph, term: Term, sizes: Mapping[str, int], cores: Mapping[str, Tensor]) -> Decomposition:
+def _assembled(
+    graph: Graph, edges: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int], cores: Mapping[str, Tensor]
+) -> Decomposition:
+    """The cores in the order of their edges; each comes with the shared modes first, then with the edges of a slice."""
+    (term,) = graph.terms
     limited = with_sizes(graph, {graph.qualified(term, bond.name): sizes[bond.name] for bond in term.bonds})
     ordered = {}
     for core in term.cores:
         name = graph.qualified(term, core.name)
-        ordered[name] = cores[core.name].reshape(limited.cores[name]).contiguous()  # without bonds that join parts
+        have = [*graph.shared, *edges[core.name]]
+        more = [edge for edge in have if edge not in core.edges]  # bonds of size 1 that join parts
+        value = cores[core.name].permute([have.index(edge) for edge in (*core.edges, *more)])
+        ordered[name] = value.reshape(limited.cores[name]).contiguous()
     return Decomposition(limited, ordered, {name: name for name in limited.bonds})
 
 
@@ -182,6 +204,31 @@ class Cut:
     maps: Tensor
     """How coordinates are computed from rows: `maps @ matrix`."""
     lost: float
+
+
+def _cuts(
+    slices: Sequence[tuple[Tensor, Weighting]],
+    axes: Sequence[str],
+    count: int,
+    sizes: Mapping[str, int],
+    choose: Callable[[Tensor], int],
+) -> list[Cut]:
+    """All slices cut to the same number of directions, which the sum of their spectra decides."""
+    if len(slices) == 1:
+        return [_cut(slices[0][0], axes, count, sizes, slices[0][1], choose)]
+    spectra: list[Tensor] = []
+
+    def noted(spectrum: Tensor) -> int:
+        spectra.append(spectrum)
+        return len(spectrum)
+
+    total: Tensor | float = 0.0
+    for values, metric in slices:
+        _cut(values, axes, count, sizes, metric, noted)
+        total = total + spectra[-1]
+    assert isinstance(total, Tensor)
+    kept = choose(total)
+    return [_cut(values, axes, count, sizes, metric, lambda spectrum: kept) for values, metric in slices]
 
 
 def _cut(

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from tnmars.decomposing.factors import Weighting
+from tnmars.decomposing.slices import axes_of, inner, parted
 from tnmars.decomposing.sweep import both_sides
 from tnmars.graph import Graph, Term
 
 
 def below(graph: Graph, term: Term) -> dict[str, tuple[str, ...]]:
-    """For each bond of a forest the modes on one of its sides, in the graph's order."""
+    """For each bond of a forest the modes on one of its sides, in the graph's order, without modes on both."""
+    term = inner(graph, term)
     modes = [mode.name for mode in graph.modes]
     ends = term.ends()
     edges = {core.name: core.edges for core in term.cores}
@@ -32,11 +34,22 @@ def below(graph: Graph, term: Term) -> dict[str, tuple[str, ...]]:
 
 
 def spectrum(graph: Graph, values: Tensor, inside: tuple[str, ...], metric: Weighting | None) -> Tensor:
-    """The squared singular values of a tensor with one axis per mode, between some modes and the others."""
-    axes = [mode.name for mode in graph.modes]
+    """The squared singular values of a tensor with one axis per mode, between some modes and the others.
+
+    Over slices along modes that all cores share, they are added up: their bonds have the same size.
+    """
     sizes: Mapping[str, int] = {mode.name: mode.size for mode in graph.modes}
+    axes = axes_of(graph)
+    spectra = [
+        _spectrum(part, axes, sizes, inside, own) for part, own in parted(graph, values, metric or Weighting(()))
+    ]
+    return torch.stack(spectra).sum(0)
+
+
+def _spectrum(
+    values: Tensor, axes: list[str], sizes: Mapping[str, int], inside: tuple[str, ...], metric: Weighting
+) -> Tensor:
     others = tuple(name for name in axes if name not in inside)
-    metric = metric or Weighting(())
     first, second = sorted((inside, others), key=lambda side: prod(sizes[name] for name in side))
     most = prod(sizes[name] for name in first)
     if not metric.has_responses(first) and metric.has_responses(second):

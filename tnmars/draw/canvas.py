@@ -13,6 +13,7 @@ CORE, BOND, PLAIN = "core", "bond", ""
 _CODES = {
     CORE: "1",
     BOND: "2",
+    str(Role.GROUP): "31",
     str(Role.IN): "34",
     str(Role.LOOKUP): "35",
     str(Role.PATCH): "36",

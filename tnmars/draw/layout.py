@@ -15,7 +15,7 @@ from tnmars.draw.stress import Point, from_line
 from tnmars.draw.web import Web, parts, web
 from tnmars.graph import Core, Graph, Role, Term
 
-UP_ROLES = (Role.IN, Role.LOOKUP, Role.PATCH)
+UP_ROLES = (Role.GROUP, Role.IN, Role.LOOKUP, Role.PATCH)
 """The roles whose legs point up; those of the others point down."""
 REACH = 0.8
 """About how far a leg and its label reach, in units."""

@@ -15,6 +15,7 @@ from tnmars.graph.kinds import Role
 _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 
 ROLE_COLORS = {
+    Role.GROUP: ("#8c6d00", "#e0c341"),
     Role.IN: ("#0b6bb0", "#5db4f0"),
     Role.LOOKUP: ("#8a4fa3", "#cf9ae6"),
     Role.PATCH: ("#0b7f8f", "#4fc7d6"),

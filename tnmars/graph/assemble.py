@@ -1,7 +1,8 @@
 """Building blocks for decompositions: sites, chains, stars, trees and grids of cores, with their bonds.
 
-They turn the fields of a graph without terms into a `Graph`. A *site* is a group of modes that sit on one core: the
-k-th mode of every role, and in a convolution all kernel modes together. Nothing here knows the name of a decomposition.
+They turn the fields of a graph without terms into a `Graph`. A *site* is a set of modes that sit on one core: the
+k-th mode of every role; group modes together, and in a convolution all kernel modes together. Nothing here knows the
+name of a decomposition.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def refuse_names(fields: Fields, bonds: Sequence[str]) -> None:
 
 
 def sites(fields: Fields, least: int = 1) -> list[tuple[str, ...]]:
-    """The modes of each site: all kernel modes first, as one site, then the k-th mode of every other role."""
-    roles = [role for role in Role if role is not Role.KERNEL and fields.of_role(role)]
+    """The modes of each site: group and kernel modes first, as one site each, then the k-th of every other role."""
+    together = (Role.GROUP, Role.KERNEL)
+    roles = [role for role in Role if role not in together and fields.of_role(role)]
     lengths = {role: len(fields.of_role(role)) for role in roles}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{count} {role}" for role, count in lengths.items())
@@ -89,12 +91,27 @@ def sites(fields: Fields, least: int = 1) -> list[tuple[str, ...]]:
         )
     columns = [[mode.name for mode in fields.of_role(role)] for role in roles]
     grouped = [tuple(site) for site in zip(*columns, strict=True)]
-    kernel = tuple(mode.name for mode in fields.of_role(Role.KERNEL))
-    grouped = [kernel, *grouped] if kernel else grouped
+    first = (tuple(mode.name for mode in fields.of_role(role)) for role in together)
+    grouped = [*(site for site in first if site), *grouped]
     if len(grouped) < least:
         hint = "A site is the k-th mode of every role: split the modes."
         raise error(f"this decomposition has {plural(len(grouped), 'site')}, but must have at least {least}.", hint)
     return grouped
+
+
+def two_sides(fields: Fields) -> tuple[list[str], list[str]]:
+    """The modes of inputs and taps, and those of outputs; group modes in front of both, so that each has its own pair.
+
+    If one side has no modes of its own, as in a plain tensor or a depthwise convolution, all modes are split in half.
+    """
+    groups = [mode.name for mode in fields.of_role(Role.GROUP)]
+    others = [mode for mode in fields.modes if mode.role is not Role.GROUP]
+    last = [mode.name for mode in others if mode.role in (Role.OUT, Role.FREE)]
+    if len(last) not in (0, len(others)):
+        return [*groups, *(mode.name for mode in others if mode.name not in last)], [*groups, *last]
+    names = [*groups, *(mode.name for mode in others)]
+    half = max(len(groups), len(names) // 2)
+    return names[:half], names[half:]
 
 
 def chain(places: Sites, *, closed: bool = False) -> tuple[Cores, list[str]]:

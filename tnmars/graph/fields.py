@@ -53,6 +53,11 @@ class Fields(Value):
     def _by_role(self) -> dict[Role, tuple[Edge, ...]]:
         return {role: tuple(mode for mode in self.modes if mode.role is role) for role in Role}
 
+    @property
+    def groups(self) -> int:
+        """The number of groups that input and output share, as torch's `groups`; 1 without group modes."""
+        return prod(mode.size for mode in self.of_role(Role.GROUP))
+
     def holders(self, role: Role) -> tuple[tuple[Edge, ...], int]:
         """The modes that hold the flat axis of a role, and how many of their entries one feature takes.
 

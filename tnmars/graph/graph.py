@@ -45,6 +45,7 @@ class Graph(Fields):
         modes: The open edges. Within a role their order is that of the flattened axis, first mode slowest.
         terms: The summands. Without any, the weight is zero.
         shared: Names of modes that sit on several cores; each of their values selects a slice of all these cores.
+            Group modes may sit on several cores without being named here.
         features: Real sizes by role if the product of the modes is larger; the rest is padding.
         kernel_size: The taps along each spatial axis of a convolution; by default the kernel modes, an axis each.
         inputs: The inputs of a map.
@@ -154,7 +155,10 @@ class Graph(Fields):
         return found
 
     def real_size(self, role: Role) -> int:
-        """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes."""
+        """The length of the flat axis of a role without its padding; for `in`, channels also under patch modes.
+
+        Inputs and outputs are those of all groups, which lie on the same axis.
+        """
         return self._real_sizes[role]
 
     @cached_property
@@ -163,8 +167,19 @@ class Graph(Fields):
         sizes: dict[Role, int] = {}
         for role in MODE_ROLES:
             held, unit = self.holders(role)
-            sizes[role] = given.get(role, flat_size(held) // unit)
+            own = given.get(role, flat_size(held) // unit)
+            sizes[role] = own * self.groups if role in (Role.IN, Role.OUT) else own
         return sizes
+
+    @property
+    def fan_in(self) -> int:
+        """The number of inputs that an output depends on, taps included."""
+        return self.in_features // self.groups * prod(self.kernel_size)
+
+    @property
+    def fan_out(self) -> int:
+        """The number of outputs that an input has an effect on, taps included."""
+        return self.out_features // self.groups * prod(self.kernel_size)
 
     @property
     def in_features(self) -> int:
@@ -190,22 +205,27 @@ class Graph(Fields):
 
     @cached_property
     def dense_shape(self) -> tuple[int, ...]:
-        """The shape of the weight in torch's layout, without padding; one axis per mode if torch has no layout."""
+        """The shape of the weight in torch's layout, without padding; one axis per mode if torch has no layout.
+
+        With groups, as torch has it: all outputs by the inputs of one group.
+        """
         if not self.rules.layout:
             return tuple(mode.size for mode in self.modes)
-        axes = [self.kernel_size if role is Role.KERNEL else (self.real_size(role),) for role in self.rules.layout]
+        lengths = {**self._real_sizes, Role.IN: self.in_features // self.groups}
+        axes = [self.kernel_size if role is Role.KERNEL else (lengths[role],) for role in self.rules.layout]
         return tuple(size for axis in axes for size in axis)
 
     @cached_property
     def weight_axes(self) -> tuple[Axis, ...]:
         """The modes on each axis of the dense weight, in torch's order, before padding is cut off.
 
-        One axis for each role of the kind's layout, patch modes on the axis of the inputs; a role without modes has an
-        empty axis. One axis per mode if torch has no layout.
+        One axis for each role of the kind's layout, patch modes on the axis of the inputs, group modes in front of the
+        outputs; a role without modes has an empty axis. One axis per mode if torch has no layout.
         """
         if not self.rules.layout:
             return tuple((mode.name,) for mode in self.modes)
-        held = ((role, Role.PATCH) if role is Role.IN else (role,) for role in self.rules.layout)
+        along = {Role.IN: (Role.IN, Role.PATCH), Role.OUT: (Role.GROUP, Role.OUT)}
+        held = (along.get(role, (role,)) for role in self.rules.layout)
         return tuple(tuple(mode.name for role in roles for mode in self.of_role(role)) for roles in held)
 
     @cached_property
@@ -218,6 +238,11 @@ class Graph(Fields):
             _, real = self.padding.get(roles[axis[0]], (held, held)) if axis else (held, held)
             lengths.append(real)
         return tuple(lengths)
+
+    @property
+    def has_torch_layer(self) -> bool:
+        """Whether torch has a function that takes the dense weight; its linear layer has no groups."""
+        return bool(self.rules.layout) and (not self.of_role(Role.GROUP) or self.rules.is_spatial)
 
     @cached_property
     def is_lookup(self) -> bool:
@@ -241,10 +266,11 @@ class Graph(Fields):
     @property
     def signature(self) -> str:
         """The sizes of the layer's input and output, as text."""
+        groups = f", {self.groups} groups" if self.of_role(Role.GROUP) else ""
         if self.kind == "linear":
-            return f"{self.in_features} -> {self.out_features}"
+            return f"{self.in_features} -> {self.out_features}{groups}"
         if self.kind == "conv":
-            return f"{self.in_features} -> {self.out_features}, kernel {'x'.join(map(str, self.kernel_size))}"
+            return f"{self.in_features} -> {self.out_features}, kernel {'x'.join(map(str, self.kernel_size))}{groups}"
         if self.kind == "embedding":
             return f"{self.vocab} rows of {self.out_features}"
         shape = "x".join(map(str, self.dense_shape))
@@ -327,9 +353,13 @@ def _canonical(given: Fields) -> dict[str, object]:
         if role in stated and stated[role] * unit != flat_size(held):
             features[role] = stated[role]
     rows = features.get(Role.LOOKUP, flat_size(given.of_role(Role.LOOKUP)))
+    ends = [term.ends() for term in given.terms]
+    shared = set(given.shared) | {
+        mode.name for mode in given.of_role(Role.GROUP) if any(len(cores.get(mode.name, ())) > 1 for cores in ends)
+    }
     return {
         "modes": modes,
-        "shared": tuple(mode.name for mode in modes if mode.name in given.shared),
+        "shared": tuple(mode.name for mode in modes if mode.name in shared),
         "features": tuple(features.items()),
         "kernel_size": kernel_size,
         "options": layer_options.canonical(kind, dict(given.options), rows),

@@ -15,6 +15,7 @@ class Role(str, Enum):
     A role equals its text, so that `"in"` may be given for `Role.IN`.
 
     Attributes:
+        GROUP: Groups of features or channels, which input, cores and output share.
         IN: Input features or channels.
         LOOKUP: Rows of an embedding table.
         PATCH: Input channels times all taps of a convolution, in the order of `torch.nn.Unfold`.
@@ -28,6 +29,7 @@ class Role(str, Enum):
         (True, True)
     """
 
+    GROUP = "group"
     IN = "in"
     LOOKUP = "lookup"
     PATCH = "patch"
@@ -43,6 +45,7 @@ class Role(str, Enum):
 MODE_ROLES = tuple(role for role in Role if role is not Role.BOND)
 
 ROLE_MEANING = {
+    Role.GROUP: "groups that input and output share, slowest on both: each has its own block of the weight",
     Role.IN: "input features or channels; their product is the input size, first mode slowest",
     Role.LOOKUP: "rows of an embedding table; their product is the vocabulary",
     Role.PATCH: "input channels times all taps of a convolution, in torch's unfold order",
@@ -114,7 +117,7 @@ KINDS = {
     for kind in (
         Kind(
             "linear",
-            ((Role.IN,), (Role.OUT,)),
+            ((Role.IN, Role.GROUP), (Role.OUT, Role.GROUP)),
             (),
             (Role.IN, Role.OUT),
             (Role.OUT, Role.IN),
@@ -123,7 +126,7 @@ KINDS = {
         ),
         Kind(
             "conv",
-            ((Role.IN, Role.PATCH), (Role.OUT,)),
+            ((Role.IN, Role.PATCH, Role.GROUP), (Role.OUT, Role.GROUP)),
             (Role.KERNEL,),
             (Role.IN, Role.OUT),
             (Role.OUT, Role.IN, Role.KERNEL),
@@ -142,7 +145,7 @@ KINDS = {
         Kind("tensor", ((Role.FREE,),), (), (), (), (), "the weight itself, one axis per mode"),
         Kind(
             "map",
-            ((Role.IN,),),
+            ((Role.IN, Role.GROUP),),
             (Role.OUT,),
             (),
             (),

@@ -117,6 +117,13 @@ def _features(kind: Kind, fields: Fields) -> Iterator[Problem]:
     for role, real in fields.features:
         path = ("vocab",) if role is Role.LOOKUP else ("features", str(role))
         what = "vocab" if role is Role.LOOKUP else f"features '{role}'"
+        if fields.of_role(Role.GROUP) and role in kind.sized:
+            yield Problem(
+                f"{what} is given, but the graph has group modes.",
+                "All groups have the same size, so that nothing is padded: use modes whose product is exact.",
+                path,
+            )
+            continue
         if role not in kind.sized:
             yield Problem(
                 f"kind '{kind.name}' does not take {what}.",
@@ -174,24 +181,24 @@ def _operands(kind: Kind, fields: Fields) -> Iterator[Problem]:
                     path=("output", at),
                 )
     for mode in fields.modes:
-        if mode.role is Role.IN and mode.name not in seen:
+        if mode.role in (Role.IN, Role.GROUP) and mode.name not in seen:
             yield Problem(
                 f"mode '{mode.name}' is on no input.",
                 "Add it to the input that it belongs to.",
-                ("modes", "in", mode.name),
+                ("modes", str(mode.role), mode.name),
             )
-        if mode.role is Role.OUT and mode.name not in made:
+        if mode.role in (Role.OUT, Role.GROUP) and mode.name not in made:
             yield Problem(
                 f"mode '{mode.name}' is not on the output.",
                 "Add it to the output.",
-                ("modes", "out", mode.name),
+                ("modes", str(mode.role), mode.name),
             )
 
 
 def _axes(
     what: str, axes: tuple[Axis, ...], role: Role, roles: Mapping[str, Role], bonds: set[str]
 ) -> Iterator[Problem]:
-    """Problems of the axes of one operand, whose modes must have the given role."""
+    """Problems of the axes of one operand, whose modes must have the given role or be shared by both sides."""
     seen: set[str] = set()
     for at, axis in enumerate(axes):
         for name in axis:
@@ -201,10 +208,10 @@ def _axes(
                 yield Problem(f"{what} has axis '{name}' twice.", "An operand must have each axis once.", (at,))
             elif name in bonds:
                 yield Problem(f"{what} has axis '{name}', which is a bond.", "Bonds join cores only.", (at,))
-            elif roles.get(name, role) is not role:
+            elif roles.get(name, role) not in (role, Role.GROUP):
                 yield Problem(
                     f"{what} has axis '{name}', a mode with role '{roles[name]}'.",
-                    f"Its modes must have role '{role}'.",
+                    f"Its modes must have role '{role}', or '{Role.GROUP}' if inputs and output share them.",
                     (at,),
                 )
             elif len(axis) > 1 and name not in roles:

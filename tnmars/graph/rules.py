@@ -73,12 +73,16 @@ def _modes(kind: Kind, fields: Fields) -> Iterator[Problem]:
                 path=("modes",),
             )
     for role in (role for role in _FLAT if role in present):
-        if flat_size(fields.of_role(role)) > MAX_ENTRIES:
+        if flat_size(fields.of_role(role)) * fields.groups > MAX_ENTRIES:
             yield Problem(
-                f"the product of the '{role}' modes is over 2^63 - 1.",
+                f"the product of the '{role}'{_with_groups(fields)} modes is over 2^63 - 1.",
                 "Use smaller modes.",
                 path=("modes", str(role)),
             )
+
+
+def _with_groups(fields: Fields) -> str:
+    return " and 'group'" if fields.of_role(Role.GROUP) else ""
 
 
 def _terms(fields: Fields) -> Iterator[Problem]:
@@ -178,7 +182,7 @@ def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields, term: str) -> Iter
             "Every term must have each mode on one of its cores: add it to a core, or remove it.",
             path,
         )
-    elif len(cores) > 1 and mode.name not in fields.shared:
+    elif len(cores) > 1 and mode.name not in fields.shared and mode.role is not Role.GROUP:
         yield Problem(
             f"mode '{mode.name}' is on {plural(len(cores), 'core')}{of}: {listing(cores)}; a mode belongs to one core.",
             "To join the cores, use a bond. If each value of the mode should select a slice of all of them "

@@ -12,7 +12,7 @@ from math import isfinite, prod
 import torch
 
 from tnmars.errors import TnmarsError
-from tnmars.graph import Graph, Role
+from tnmars.graph import Graph
 
 RULES = ("glorot", "kaiming")
 
@@ -24,10 +24,8 @@ def variance(graph: Graph, rule: str | float | None = None) -> float:
             raise TnmarsError(f"init is {rule!r}, but must be a variance of at least 0, or one of {', '.join(RULES)}.")
         return float(rule)
     if rule is None:
-        rule = "glorot" if graph.of_role(Role.IN) or graph.of_role(Role.PATCH) else "unit"
-    taps = prod(graph.kernel_size)
-    inside = graph.in_features if graph.rules.layout else prod(mode.size for mode in graph.of_role(Role.IN))
-    fan_in, fan_out = inside * taps, graph.out_features * taps
+        rule = "unit" if graph.is_lookup else "glorot"
+    fan_in, fan_out = graph.fan_in, graph.fan_out
     if rule == "unit":
         return 1.0
     if rule == "glorot":

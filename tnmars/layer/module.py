@@ -224,7 +224,7 @@ class TNModule(Shell):
             return
         init.fill_({name: self.cores.get(name) for name in self.graph.cores}, self.graph, self.rule)
         if self.bias is not None:
-            bound = (self.graph.in_features * prod(self.graph.kernel_size)) ** -0.5
+            bound = self.graph.fan_in**-0.5
             nn.init.uniform_(self.bias, -bound, bound)
         if self.masks is not None:
             with torch.no_grad():

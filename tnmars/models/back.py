@@ -149,10 +149,22 @@ def _eval_weight(layer: TNModule) -> Tensor:
     try:
         layer.eval()
         with torch.no_grad():
-            return layer.dense().detach().clone(memory_format=torch.contiguous_format)
+            weight = layer.dense().detach().clone(memory_format=torch.contiguous_format)
+            if layer.graph.has_torch_layer or layer.is_rebuilt:
+                return weight
+            return _block_diagonal(weight, layer.graph.groups)
     finally:
         for module, flag in flags.items():
             module.training = flag
+
+
+def _block_diagonal(weight: Tensor, groups: int) -> Tensor:
+    """The matrix of a linear map in groups, zero outside of its blocks."""
+    outside, inside = weight.shape
+    full = weight.new_zeros(groups, outside // groups, groups, inside)
+    places = torch.arange(groups, device=weight.device)
+    full[places, :, places] = weight.reshape(groups, -1, inside)
+    return full.reshape(outside, groups * inside)
 
 
 def _dense_layer(layer: TNModule, weight: nn.Parameter) -> nn.Module:
@@ -168,7 +180,7 @@ def _linear(graph: Graph) -> nn.Module:
 
 
 def _conv(graph: Graph) -> nn.Module:
-    options: dict[str, Any] = {**dict(graph.options), "bias": graph.has_bias}
+    options: dict[str, Any] = {**dict(graph.options), "bias": graph.has_bias, "groups": graph.groups}
     kind: Any = CONVOLUTIONS[len(graph.kernel_size) - 1]
     made: nn.Module = kind(graph.in_features, graph.out_features, graph.kernel_size, device="meta", **options)
     return made

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tnmars.errors import listing
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import TNModule
+from tnmars.plan.network import flat_modes
 
 MOST = 8
 """Graphs with more cores are not searched."""
@@ -79,6 +80,8 @@ def _refusal(graph: Graph) -> str:
         return "its bags may be given with offsets, and nn.Sequential takes one input"
     if len(graph.terms) != 1:
         return "it has no term left" if not graph.terms else f"its weight is a sum of {len(graph.terms)} terms"
+    if not graph.has_torch_layer:
+        return f"it has {graph.groups} groups, and nn.Linear has none"
     if len(graph.cores) > MOST:
         return f"it has {len(graph.cores)} cores, more than {MOST}"
     return ""
@@ -135,14 +138,14 @@ def _scaled(pieces: Sequence[Piece], bonds: set[str]) -> tuple[Piece, Piece] | N
 
 def _steps(graph: Graph, pieces: Sequence[Piece]) -> list[Step] | None:
     """The cores in an order in which each takes all channels; None if there is none."""
-    start = tuple(mode.name for mode in graph.modes if mode.role in (Role.IN, Role.PATCH, Role.LOOKUP))
+    start = flat_modes(graph, Role.GROUP, Role.IN, Role.PATCH, Role.LOOKUP)
     return next(_orders(graph, list(pieces), start), None)
 
 
 def _orders(graph: Graph, pieces: list[Piece], live: Labels) -> Iterator[list[Step]]:
     """Every way to take the channels `live` through all pieces to the outputs."""
     if not pieces:
-        if live == tuple(mode.name for mode in graph.of_role(Role.OUT)):
+        if live == flat_modes(graph, Role.GROUP, Role.OUT):
             yield []
         return
     for piece in pieces:
@@ -159,7 +162,7 @@ def _step(graph: Graph, piece: Piece, others: Sequence[Piece], live: Labels) -> 
     if not set(live) <= set(piece.edges):
         return None
     count = {edge: sum(edge in other.edges for other in others) for edge in piece.edges}
-    is_needed = {edge: bool(count[edge]) or roles.get(edge) is Role.OUT for edge in piece.edges}
+    is_needed = {edge: bool(count[edge]) or roles.get(edge) in (Role.GROUP, Role.OUT) for edge in piece.edges}
     taps = tuple(mode.name for mode in graph.of_role(Role.KERNEL) if mode.name in piece.edges)
     kept = tuple(edge for edge in live if is_needed[edge])
     summed = tuple(edge for edge in live if not is_needed[edge])

@@ -55,6 +55,7 @@ def _conv(ndim: int, name: str) -> Any:
         stride: Sizes = 1,
         padding: Sizes | str = 0,
         dilation: Sizes = 1,
+        groups: int = 1,
         bias: bool = True,
         *,
         family: str | None = None,
@@ -63,7 +64,7 @@ def _conv(ndim: int, name: str) -> Any:
     ) -> TNModule:
         kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
         own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias}
-        return _made("conv", in_channels, out_channels, kernel, own, family, rank, options)
+        return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
 
     conv.__name__ = conv.__qualname__ = name
     conv.__doc__ = _CONV.format(name=name, kernel=f"({', '.join(['3'] * ndim)}{',' if ndim == 1 else ''})")
@@ -75,10 +76,11 @@ _CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
     Args:
         in_channels: As in torch.
         out_channels: As in torch.
-        kernel_size: As in torch; `stride`, `padding`, `dilation` and `bias` too. There are no groups.
+        kernel_size: As in torch.
         stride: As in torch.
         padding: As in torch.
         dilation: As in torch.
+        groups: As in torch. The inputs and outputs of one group are split into modes.
         bias: As in torch.
         family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
             the sizes.
@@ -144,10 +146,11 @@ def _made(
     family: str | None,
     rank: int | None,
     options: dict[str, Any],
+    groups: int = 1,
 ) -> TNModule:
     given = {key: value for key, value in options.items() if key not in _COMPILED}
     if rank is not None:
         given["rank"] = rank
     name = families.FROM_SCRATCH[kind] if family is None else family
-    graph = families.of_layer(name, kind, inside, outside, kernel=kernel, options=own, **given)
+    graph = families.of_layer(name, kind, inside, outside, kernel=kernel, groups=groups, options=own, **given)
     return compile(graph, **{key: value for key, value in options.items() if key in _COMPILED})

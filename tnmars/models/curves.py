@@ -19,7 +19,7 @@ from tnmars.decomposing.canonical import canonical
 from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.spectra import spectra
-from tnmars.decomposing.sweep import is_forest
+from tnmars.decomposing.sweep import is_swept
 from tnmars.decomposing.tensors import with_sizes
 from tnmars.decomposing.unfolding import below
 from tnmars.graph import Graph
@@ -57,10 +57,10 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
     graph = candidate.graph
     if not graph.bonds:
         return []
-    if not is_forest(graph) and not candidate.has_ranks:
+    if not is_swept(graph) and not candidate.has_ranks:
         graph = widest(graph, weight.numel())
         candidate = replace(candidate, graph=graph)
-    if is_forest(graph):
+    if is_swept(graph):
         base, found = 0.0, spectra(weight, graph, metric)
     else:
         return _searched(candidate, weight, metric)
@@ -108,9 +108,9 @@ def needs_inputs(graph: Graph) -> bool:
 
     Not if every bond has a side without inputs: the second moment of the outputs is enough there.
     """
-    if not is_forest(graph):
+    if not is_swept(graph):
         return True
-    outside = {mode.name for mode in graph.of_role(Role.OUT)}
+    outside = {mode.name for mode in graph.modes if mode.role in (Role.GROUP, Role.OUT)}
     inside = {mode.name for mode in graph.modes} - outside
     (term,) = graph.terms
     sides = (set(side) & inside for side in below(graph, term).values())

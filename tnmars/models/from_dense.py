@@ -110,7 +110,7 @@ def _start(candidate: Candidate, dense: DenseLayer, has_target: bool) -> Graph:
 
 def moments_of(layer: nn.Module, dense: DenseLayer, inputs: Tensor | Iterable[Tensor]) -> Moments:
     """What calibration inputs say about a layer."""
-    moments = Moments(dense, dense.inside * prod(dense.kernel) <= MOST_INPUTS)
+    moments = Moments(dense, dense.width <= MOST_INPUTS)
     given: Any = [inputs] if isinstance(inputs, Tensor) else inputs
     with torch.no_grad():
         for x in given:

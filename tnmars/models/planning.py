@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.decomposing.decompose import Decomposed, decompose
-from tnmars.decomposing.sweep import is_forest
+from tnmars.decomposing.sweep import is_swept
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.models.budget import Budget
@@ -161,7 +161,7 @@ class Planning:
 
 def _effort(graph: Graph) -> int:
     """The rounds in which cores are searched: few on trees, whose start is close already."""
-    return STEPS if is_forest(graph) else SEARCHED
+    return STEPS if is_swept(graph) else SEARCHED
 
 
 def _untouched(group: Group) -> WeightPlan:

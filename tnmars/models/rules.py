@@ -106,9 +106,8 @@ def _candidate(target: object, layer: DenseLayer, name: str) -> Candidate:
     elif isinstance(target, Graph):
         label = target.name or "graph"
     elif isinstance(target, str):
-        graph = families.of_layer(
-            target, layer.kind, layer.inside, layer.outside, kernel=layer.kernel, rank=1, options=layer.options
-        )
+        own: dict[str, Any] = {"kernel": layer.kernel, "groups": layer.groups, "options": layer.options}
+        graph = families.of_layer(target, layer.kind, layer.inside, layer.outside, rank=1, **own)
         return Candidate(target, graph, False)
     else:
         text = f"the rule for '{name}' has {target!r}, but must have a family, a graph, a spec file or None."
@@ -116,5 +115,6 @@ def _candidate(target: object, layer: DenseLayer, name: str) -> Candidate:
     assert isinstance(target, Graph)
     if not layer.fits(target):
         text = f"the graph for '{name}' is {target.kind} {target.signature}, a weight of shape {target.dense_shape}, "
-        raise TnmarsError(text + f"but the layer is {layer.kind} with a weight of shape {layer.shape}.")
+        groups = f" in {layer.groups} groups" if layer.groups > 1 else ""
+        raise TnmarsError(text + f"but the layer is {layer.kind} with a weight of shape {layer.shape}{groups}.")
     return Candidate(label, replace(target, options=tuple(layer.options.items())), True)

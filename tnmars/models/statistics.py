@@ -60,6 +60,8 @@ class Moments:
     """Why the sums cannot be used; empty if they can."""
     power: float = 0.0
     """The sum of squared gradients, where their second moments are too large to keep."""
+    strengths: Tensor | None = None
+    """With groups, the sum of squared inputs of each."""
 
     @property
     def is_wide(self) -> bool:
@@ -90,8 +92,12 @@ class Moments:
         ndim = len(self.layer.kernel)
         x, y = (value if value.dim() == ndim + 2 else value.unsqueeze(0) for value in (x, y))
         self.batch, self.image = max(self.batch, len(x)), max(self.image, *x.shape[2:])
+        groups, flat = self.layer.groups, x.movedim(1, -1).reshape(-1, x.shape[1]) * _thinned(x, y)
         self._add_responses(y.movedim(1, -1).reshape(-1, y.shape[1]))
-        self.channels = _added(self.channels, x.movedim(1, -1).reshape(-1, x.shape[1]) * _thinned(x, y))
+        self.channels = _added(self.channels, flat.reshape(-1, x.shape[1] // groups))
+        if groups > 1:
+            power = flat.double().square().sum(0).reshape(groups, -1).sum(1)
+            self.strengths = power if self.strengths is None else self.strengths + power
         if self.keeps_inputs:
             for one in torch.split(
                 x, max(1, 2**24 // max(1, prod(y.shape[2:]) * x.shape[1] * prod(self.layer.kernel)))
@@ -129,6 +135,8 @@ class Moments:
     def metric(self) -> Metric:
         """The averages over the data."""
         assert self.rows and self.samples
+        if self.layer.groups > 1:
+            return self._grouped_metric()
         inputs = None if self.inputs is None else self.inputs / self.rows
         if self.bags and inputs is not None:  # errors of the rows of a bag add up, or are averaged
             inputs = inputs * (self.rows / self.bags) ** (1 if self.layer.options["mode"] == "sum" else -1)
@@ -143,11 +151,33 @@ class Moments:
             samples=self.rows,
         )
 
+    def _grouped_metric(self) -> Metric:
+        """The averages over the data and the groups; a group counts as much as its inputs and gradients are strong.
+
+        The inputs of one group are taken to be like those of another but for their strength, and an error in one group
+        as independent of one in another.
+        """
+        groups, outside = self.layer.groups, self.layer.outside
+        assert self.strengths is not None
+        share = self.strengths.cpu() * groups / float(self.strengths.sum() or 1.0)
+        group = torch.arange(outside) // (outside // groups)
+        within = (group[:, None] == group) * share[group]
+        outputs = torch.eye(outside, dtype=torch.float64)
+        if self.has_gradients and self.outputs is not None:
+            outputs = self.outputs.cpu() / (PROBES * self.samples)
+        count = self.rows * groups
+        return Metric(
+            inputs=None if self.inputs is None else self.inputs / count,
+            outputs=outputs * within,
+            channels=None if self.channels is None else self.channels / count,
+            samples=self.rows,
+        )
+
     def joined(self, other: Moments) -> Moments:
         """The sums over both, for one weight in two places."""
         assert self.layer.kind == other.layer.kind
         sums: dict[str, Any] = {"power": self.power + other.power}
-        for name in ("responses", "outputs", "inputs", "channels"):
+        for name in ("responses", "outputs", "inputs", "channels", "strengths"):
             first, second = getattr(self, name), getattr(other, name)
             sums[name] = second if first is None else first if second is None else first + second
         rows, batch, image = self.rows + other.rows, max(self.batch, other.batch), max(self.image, other.image)
@@ -191,7 +221,10 @@ def _thinned(x: Tensor, y: Tensor) -> float:
 
 
 def patches(x: Tensor, layer: DenseLayer) -> Tensor:
-    """The inputs of each output position of a convolution, as rows in the order of the flattened weight."""
+    """The inputs of each output position of a convolution, as rows in the order of the flattened weight.
+
+    With groups, a row for each of them.
+    """
     ndim = len(layer.kernel)
     stride, dilation, padding = (layer.options[name] for name in ("stride", "dilation", "padding"))
     if isinstance(padding, str):
@@ -204,7 +237,7 @@ def patches(x: Tensor, layer: DenseLayer) -> Tensor:
         reach_ = dilation[axis] * (layer.kernel[axis] - 1) + 1
         x = x.unfold(2 + axis, reach_, stride[axis])[..., :: dilation[axis]]
     moved = x.movedim(1, 1 + ndim)  # batch, positions, channel, taps
-    return moved.reshape(-1, layer.inside * prod(layer.kernel))
+    return moved.reshape(-1, layer.width)
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 from typing import Any
 
 import torch
@@ -32,6 +33,12 @@ class DenseLayer:
     """The options under the names of the graph's kind."""
     weight: Tensor
     bias: Tensor | None = None
+    groups: int = 1
+
+    @property
+    def width(self) -> int:
+        """The number of inputs that an output is computed from, taps included: the columns of the weight."""
+        return self.inside // self.groups * prod(self.kernel)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +46,7 @@ class DenseLayer:
 
     def fits(self, graph: Graph) -> bool:
         """Whether a graph has this layer's kind and sizes."""
-        return graph.kind == self.kind and graph.dense_shape == self.shape
+        return graph.kind == self.kind and graph.dense_shape == self.shape and graph.groups == self.groups
 
 
 def fingerprint(weight: Tensor) -> str:
@@ -58,17 +65,14 @@ def _linear(layer: nn.Linear) -> DenseLayer | str:
 
 
 def _conv(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> DenseLayer | str:
-    if layer.groups != 1:
-        return f"it has {layer.groups} groups; only groups=1 is supported"
     if layer.padding_mode != "zeros":
         return f"its padding_mode is '{layer.padding_mode}'; only 'zeros' is supported"
     padding = layer.padding if isinstance(layer.padding, str) else tuple(layer.padding)
-    options = {"stride": tuple(layer.stride), "dilation": tuple(layer.dilation), "padding": padding}
+    options: dict[str, Any] = {"stride": tuple(layer.stride), "dilation": tuple(layer.dilation), "padding": padding}
     kernel = tuple(layer.kernel_size)
-    has_bias = {"bias": layer.bias is not None}
-    return DenseLayer(
-        "conv", layer.in_channels, layer.out_channels, kernel, options | has_bias, layer.weight, layer.bias
-    )
+    options["bias"] = layer.bias is not None
+    inside, outside = layer.in_channels, layer.out_channels
+    return DenseLayer("conv", inside, outside, kernel, options, layer.weight, layer.bias, layer.groups)
 
 
 def _table(layer: nn.Embedding | nn.EmbeddingBag, options: dict[str, Any]) -> DenseLayer | str:

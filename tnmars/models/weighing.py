@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from torch import nn
@@ -95,8 +94,9 @@ def _keeps_inputs(group: Group) -> bool:
     layer = group.first.layer
     if any(site.layer.kind != layer.kind for site in group.sites):
         return True
-    width = layer.inside * prod(layer.kernel)
-    return width <= MOST_INPUTS and any(needs_inputs(candidate.graph) for candidate in group.candidates)
+    if layer.width > MOST_INPUTS:
+        return False
+    return layer.groups > 1 or any(needs_inputs(candidate.graph) for candidate in group.candidates)
 
 
 def weighed(

@@ -200,7 +200,8 @@ def output_axes(graph: Graph) -> tuple[Labels, ...]:
     if graph.inputs:
         modes = {mode.name for mode in graph.modes}
         return tuple(tuple(name if name in modes else data(name) for name in axis) for axis in graph.output)
-    return ((BATCH,), flat_modes(graph, Role.OUT), *((spatial(axis),) for axis in range(len(graph.kernel_size))))
+    places = ((spatial(axis),) for axis in range(len(graph.kernel_size)))
+    return ((BATCH,), flat_modes(graph, Role.GROUP, Role.OUT), *places)
 
 
 def lookup_network(graph: Graph, terms: tuple[Term, ...], tokens: int) -> Network:
@@ -219,7 +220,7 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
         return _operand_network(graph, terms, sizes, batch)
     axes = tuple(spatial(axis) for axis in range(len(graph.kernel_size)))
     sizes |= {BATCH: batch, **dict.fromkeys(axes, image)}
-    modes = flat_modes(graph, Role.IN, Role.PATCH)
+    modes = flat_modes(graph, Role.GROUP, Role.IN, Role.PATCH)
     taps = flat_modes(graph, Role.KERNEL)
     given = ((BATCH,), modes, *((axis,) for axis in axes))
     after = [graph.window.out_length(image, axis) for axis in range(len(axes))]
@@ -227,7 +228,7 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
     entry = Leaf(("x",), (BATCH, *modes, *taps, *axes), False, given)
     return Network(
         (*core_leaves(graph, terms), entry),
-        (BATCH, *flat_modes(graph, Role.OUT), *axes),
+        (BATCH, *flat_modes(graph, Role.GROUP, Role.OUT), *axes),
         tuple(sizes.items()),
         frozenset([BATCH, *axes]),
         tuple(zip(taps, graph.tap_groups, strict=True)),

@@ -74,8 +74,9 @@ def layer_forms(graph: Graph, batch: int, weighing: Weighing, image: int = 32, o
     """The forms of a layer that takes inputs, the cheapest first."""
     frame = layer_frame(graph)
     forms: list[Form] = []
-    if graph.rules.layout:
-        forms += [_dense_form(form, frame, batch, image) for form in weight_forms(graph, weighing, optimizer)]
+    if graph.has_torch_layer:
+        made = weight_forms(graph, weighing, optimizer)
+        forms += [_dense_form(form, frame, batch, image, graph.groups) for form in made]
     for stacked in nets.groupings(graph):
         networks = [nets.layer_network(graph, terms, batch, image).without_ones() for terms in stacked]
         forms += _pushed(graph, networks, frame, weighing, optimizer)
@@ -102,7 +103,7 @@ def _pushed(graph: Graph, networks: list[Network], frame: Frame, weighing: Weigh
     layouts = [Layout(network, weighing) for network in networks]
     grouped = [Layout(network, weighing, is_grouped=True) for network in networks] if networks[0].taps else []
     for name in dict.fromkeys(name for trees in per_network for name in trees):
-        if name == "dense" and graph.rules.layout:
+        if name == "dense" and graph.has_torch_layer:
             continue
         trees = [[own.get(name, next(iter(own.values())))] for own in per_network]
         best = _cheapest(layouts, trees, weighing)
@@ -130,11 +131,12 @@ def _trees(networks: list[Network], weighing: Weighing, optimizer: str) -> list[
     return result
 
 
-def _dense_form(form: Form, frame: Frame, batch: int, image: int) -> Form:
+def _dense_form(form: Form, frame: Frame, batch: int, image: int, groups: int) -> Form:
     """The dense weight, given to torch's own layer."""
     data = {BATCH: batch, **{nets.spatial(axis): image for axis in range(frame.spatial)}}
     program = replace(form.program, sizes=(*form.program.sizes, *data.items()), dynamic=frozenset(data))
-    return replace(form, program=program, frame=frame.as_dense(is_transposed=form.frame.is_transposed))
+    own = frame.as_dense(groups=groups, is_transposed=form.frame.is_transposed)
+    return replace(form, program=program, frame=own)
 
 
 def lookup_forms(graph: Graph, tokens: int, weighing: Weighing, optimizer: str = "auto") -> list[Form]:

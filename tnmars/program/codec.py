@@ -84,7 +84,9 @@ def _write(value: object) -> object:
     """A value as plain data: tables for values with fields, lists for tuples, sorted lists for sets."""
     if is_dataclass(value) and not isinstance(value, type):
         own = {"op": value.word()} if isinstance(value, Instruction) else {}
-        return own | {entry.name: _write(getattr(value, entry.name)) for entry in fields(value)}
+        held = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        later = {entry.name for entry in fields(value) if _is_later(entry) and held[entry.name] == entry.default}
+        return own | {name: _write(part) for name, part in held.items() if name not in later}
     if isinstance(value, tuple):
         return [_write(entry) for entry in value]
     if isinstance(value, frozenset):
@@ -104,7 +106,8 @@ def _read(kind: Any, data: object, where: str) -> object:
         return _instruction(data, where)
     if is_dataclass(kind):
         assert isinstance(kind, type)
-        return _record(kind, _table(data, _names(kind), where), where)
+        later = tuple(entry.name for entry in fields(kind) if _is_later(entry))
+        return _record(kind, _table(data, _names(kind), where, later), where)
     if kind is float and type(data) in (int, float):
         return float(data)  # type: ignore[arg-type]
     if type(data) is not kind:
@@ -149,6 +152,11 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
+def _is_later(entry: Field[Any]) -> bool:
+    """Whether a field was added after the first files were written: it is left out where it has its default."""
+    return bool(entry.metadata.get("is_later"))
+
+
 def _names(kind: type) -> tuple[str, ...]:
     listed: tuple[Field[Any], ...] = fields(kind)
     return tuple(entry.name for entry in listed)
@@ -159,15 +167,15 @@ def _record(kind: type, table: Mapping[str, object], where: str) -> object:
     return kind(**{name: _read(_hints(kind)[name], value, f"{place}{name}") for name, value in table.items()})
 
 
-def _table(data: object, names: tuple[str, ...], where: str) -> dict[str, Any]:
-    """A table that has exactly these keys."""
+def _table(data: object, names: tuple[str, ...], where: str, later: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A table that has exactly these keys, those of `later` or not."""
     if not isinstance(data, dict):
         wrong(f"{where} is {_shown(data)}, which is not a table.")
     for key in data:
         if key not in names:
             wrong(f"{where} has {_shown(key)}, which is not known; known: {', '.join(names)}.")
     for name in names:
-        if name not in data:
+        if name not in data and name not in later:
             wrong(f"{where} has no '{name}'.")
     return data
 

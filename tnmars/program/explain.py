@@ -88,11 +88,11 @@ def _row(entry: Measured, folded: bool, taken: frozenset[str]) -> StepRow:
 
 def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> tuple[Work, float]:
     """The work and the time of torch's own layer; nothing if torch has none."""
-    if not graph.rules.layout:
+    if not graph.has_torch_layer:
         return Work(), 0.0
     if graph.is_lookup:
         return Work(), prices.gather(model, batch * graph.out_features, grad=grad)
-    call = dense_layer(graph.dense_shape)
+    call = dense_layer(graph.dense_shape, graph.groups)
     before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
     site = Site((), before, {**before, **call.lengths((), graph.window, before)})
     return call.work(site), call.seconds(site, model, grad)

@@ -7,7 +7,7 @@ instruction, and `measure` and `estimate` are loops over it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tnmars.graph import Graph
@@ -47,6 +47,8 @@ class Frame:
     """The torch function that a dense weight is given to, such as `F.linear`; empty if there is none."""
     is_transposed: bool = False
     """Whether the dense weight lies with its two axes swapped."""
+    groups: int = field(default=1, metadata={"is_later": True})
+    """The groups of torch's own layer with the dense weight. Those of a program are among its instructions."""
 
     def window(self, kernel: tuple[int, ...]) -> Window:
         """The window of a kernel under the frame's options."""
@@ -59,10 +61,11 @@ class Frame:
         window = self.window(self.unfold or (1,) * self.spatial)
         return {spatial(axis): window.out_length(sizes[spatial(axis)], axis) for axis in range(self.spatial)}
 
-    def as_dense(self, *, is_transposed: bool = False) -> Frame:
+    def as_dense(self, *, groups: int = 1, is_transposed: bool = False) -> Frame:
         """The frame around torch's own layer with a dense weight."""
         function = f"F.conv{self.spatial}d" if self.spatial else "F.linear"
-        return replace(self, dense=function, unfold=(), subsample=False, pad=0, cut=0, is_transposed=is_transposed)
+        own = replace(self, dense=function, groups=groups, is_transposed=is_transposed)
+        return replace(own, unfold=(), subsample=False, pad=0, cut=0)
 
 
 def layer_frame(graph: Graph) -> Frame:
@@ -99,10 +102,10 @@ def frames(graph: Graph) -> tuple[Frame, ...]:
     if graph.is_lookup:
         return (lookup_frame(graph),)
     frame = layer_frame(graph)
-    if not graph.rules.layout:
+    if not graph.has_torch_layer:
         return (frame,)
     turned = () if frame.spatial else (frame.as_dense(is_transposed=True),)
-    return (frame, frame.as_dense(), *turned)
+    return (frame, frame.as_dense(groups=graph.groups), *turned)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Form:
             return None
         weight = self.program.made[self.program.result]
         assert isinstance(weight, Weight)
-        return dense_layer(weight.shape[::-1] if self.frame.is_transposed else weight.shape)
+        return dense_layer(weight.shape[::-1] if self.frame.is_transposed else weight.shape, self.frame.groups)
 
     def sites(self, lengths: Sizes | None = None) -> list[tuple[Instruction, Site]]:
         """Every instruction with the lengths around it, the dense call included.
@@ -172,9 +175,9 @@ class Form:
         return volume(flat(given.axes), sizes)
 
 
-def dense_layer(shape: tuple[int, ...]) -> Dense:
+def dense_layer(shape: tuple[int, ...], groups: int = 1) -> Dense:
     """The call of torch's linear layer or convolution with a weight of this shape."""
-    return Dense("y", ((BATCH,), *((spatial(axis),) for axis in range(len(shape) - 2))), shape)
+    return Dense("y", ((BATCH,), *((spatial(axis),) for axis in range(len(shape) - 2))), shape, groups)
 
 
 @dataclass(frozen=True)

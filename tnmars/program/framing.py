@@ -107,6 +107,7 @@ def closing(frame: Frame, result: str, *, has_added_bias: bool) -> list[str]:
         weight = result + (".t()" if frame.is_transposed else "")
         bias = ", bias" if frame.has_bias else ", None"
         given = options(frame, range(frame.spatial)) if frame.spatial else ""
+        given += f", groups={frame.groups}" if frame.groups > 1 else ""
         return [f"return {frame.dense}(x0, {weight}{bias}{given})"]
     lines = []
     if frame.cut:

@@ -374,6 +374,7 @@ class Dense(Instruction):
 
     weight_shape: tuple[int, ...]
     """The shape of the weight in torch's layout."""
+    groups: int = 1
 
     def extents(self, sizes: Sizes) -> tuple[int, ...]:
         batch, *places = shape(self.axes, sizes)
@@ -390,9 +391,10 @@ class Dense(Instruction):
         rows, columns, *_ = self.weight_shape
         if len(self.axes) == 1:
             return prices.product(model, 1, volume(self.axes[0], site.before), rows, columns, grad=grad)
-        source = columns * volume(flat(self.axes), site.before)
+        source = self.groups * columns * volume(flat(self.axes), site.before)
         out, inside = prod(self.extents(site.after)), prod(self.weight_shape[1:])
-        return prices.convolution(model, out, source, rows * inside, inside, min(rows, columns), grad=grad)
+        channels = min(rows // self.groups, columns)
+        return prices.convolution(model, out, source, rows * inside, inside, channels, grad=grad)
 
     def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
         return "torch's own layer with the dense weight"

@@ -50,7 +50,9 @@ def _compiled(after: TNModule, weight: Tensor) -> TNModule:
         device=weight.device,
         dtype=weight.dtype,
     )
-    made.cores.put("W", weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False))
+    own = isinstance(weight, nn.Parameter) and after.graph.groups == 1
+    shaped = weight.reshape(made.graph.cores["W"])  # groups and outputs are one axis of the weight
+    made.cores.put("W", weight if own else nn.Parameter(shaped, requires_grad=False))  # type: ignore[arg-type]
     return made.eval()
 
 
@@ -64,6 +66,9 @@ def one_core(graph: Graph) -> Graph:
     outputs, options = [graph.out_features], dict(graph.options)
     if graph.kind == "embedding":
         return network("embedding", "W[v1,o1]", lookup=[graph.vocab], outputs=outputs, options=options)
-    inputs, kernel = [graph.in_features], list(graph.kernel_size)
+    count, kernel = graph.groups, list(graph.kernel_size)
+    inputs, outputs = [graph.in_features // count], [graph.out_features // count]
     taps = "".join(f",k{at}" for at in range(1, len(kernel) + 1))
-    return network(graph.kind, f"W[o1,i1{taps}]", inputs=inputs, outputs=outputs, kernel=kernel, options=options)
+    groups = [count] if count > 1 else []
+    core = f"W[{'g1,' if count > 1 else ''}o1,i1{taps}]"
+    return network(graph.kind, core, groups=groups, inputs=inputs, outputs=outputs, kernel=kernel, options=options)

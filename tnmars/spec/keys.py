@@ -39,7 +39,7 @@ SETTINGS: dict[str, tuple[Shape, str, str]] = {
     "order": (
         ListOf(Choice(tuple(str(role) for role in MODE_ROLES)), 1),
         "the roles in the order of the cores",
-        "in, lookup, patch, out, kernel, free",
+        "group, in, lookup, patch, out, kernel, free",
     ),
 }
 """For each setting of a family: its shape, its meaning, and its default in words."""

@@ -22,6 +22,7 @@ def document(graph: Graph) -> dict[str, Json]:
     """A graph as the data of a spec file, keys in canonical order; keys that do not apply are left out."""
     real = {str(role): size for role, size in graph.features if role is not Role.LOOKUP}
     taps = tuple(mode.size for mode in graph.of_role(Role.KERNEL))
+    groups = {mode.name for mode in graph.of_role(Role.GROUP)}  # may sit on several cores without being listed
     flat = len(graph.terms) == 1 and graph.terms[0].name == MAIN
     data: dict[str, Json] = {
         "tnmars": VERSION,
@@ -31,7 +32,7 @@ def document(graph: Graph) -> dict[str, Json]:
         "features": real,
         "vocab": dict(graph.features).get(Role.LOOKUP),
         "kernel_size": () if graph.kernel_size == taps else graph.kernel_size,
-        "shared": graph.shared,
+        "shared": tuple(name for name in graph.shared if name not in groups),
         "inputs": {operand.name: list(map(axis_text, operand.axes)) for operand in graph.inputs},
         "output": list(map(axis_text, graph.output)),
         "options": dict(graph.options),

@@ -20,7 +20,7 @@ def forward(layer: Layer, x: Tensor) -> Tensor:
     inside = layer.graph.in_features
     if x.dim() not in (spatial + 1, spatial + 2) or x.shape[-spatial - 1] != inside:
         axes = ", ".join(["batch", str(inside), *("depth", "height", "width")[3 - spatial :]])
-        modes = modes_text(layer.graph, Role.IN, Role.PATCH)
+        modes = modes_text(layer.graph, Role.GROUP, Role.IN, Role.PATCH)
         raise ShapeError(
             f"input has shape {tuple(x.shape)}, but must be ({axes}), the batch being optional (modes {modes})."
         )
@@ -61,7 +61,7 @@ def _options(graph: Graph) -> dict[str, Any]:
 
 def dense(graph: Graph, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1]
-    return function(x, weight, bias, **_options(graph))
+    return function(x, weight, bias, groups=graph.groups, **_options(graph))
 
 
 def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -74,7 +74,7 @@ def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) ->
 
 def sizes(graph: Graph) -> dict[str, Any]:
     own = {"in_channels": graph.in_features, "out_channels": graph.out_features, "kernel_size": graph.kernel_size}
-    return {**own, "stride": 1, "padding": 0, "dilation": 1, **_options(graph)}
+    return {**own, "stride": 1, "padding": 0, "dilation": 1, "groups": graph.groups, **_options(graph)}
 
 
 def source(graph: Graph, cores: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ def forward(layer: Layer, x: Tensor) -> Tensor:
         return _nested(layer, x)
     inside, outside = layer.graph.in_features, layer.graph.out_features
     if x.dim() == 0 or x.shape[-1] != inside:
-        shape, modes = tuple(x.shape), modes_text(layer.graph, Role.IN)
+        shape, modes = tuple(x.shape), modes_text(layer.graph, Role.GROUP, Role.IN)
         raise ShapeError(f"input has shape {shape}, but the last axis must be {inside} (modes {modes}).")
     check_dtype(layer, x)
     if x.dim() == 2:
@@ -50,11 +50,17 @@ def fitting(graph: Graph) -> Callable[[Tensor], Tensor | None]:
 
 
 def probe(graph: Graph, run: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return run(torch.eye(graph.in_features, device=device, dtype=dtype)).T
+    units = torch.eye(graph.in_features // graph.groups, device=device, dtype=dtype)
+    return run(units.repeat(1, graph.groups)).T
 
 
 def dense(graph: Graph, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    return functional.linear(x, weight, bias)
+    if graph.has_torch_layer:
+        return functional.linear(x, weight, bias)
+    blocks = weight.reshape(graph.groups, -1, weight.shape[1])
+    parts = x.reshape(*x.shape[:-1], graph.groups, weight.shape[1])
+    y = torch.einsum("...gi,goi->...go", parts, blocks).flatten(-2)
+    return y if bias is None else y + bias
 
 
 def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
