@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
+from tnmars.layer.predicted import slower_text
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import Planner
 from tnmars.select.base import Selector
@@ -30,6 +33,7 @@ def compile(
     tune: bool = False,
     optimizer: str = "auto",
     model: CostModel | None = None,
+    warn: bool = True,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **options: object,
@@ -51,6 +55,8 @@ def compile(
         tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine.
+        warn: Whether to warn if the layer is predicted to be slower than torch's own at the nominal batch, for
+            inference or in training. Weights of fewer than 4,096 entries are never warned of.
         device: Where parameters live, as in torch's layers.
         dtype: The floating-point type of the parameters, as in torch's layers.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
@@ -89,4 +95,12 @@ def compile(
         merged = {**dict(declared.options), **options}
         declared = replace(declared, options=tuple(merged.items()))  # type: ignore[arg-type]
     planner = Planner(declared, model or machine_model(), batch, image, optimizer, fastest if tune else None)
-    return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
+    layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
+    text = slower_text(layer) if warn else ""
+    if text:
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return layer
+
+
+compile_quietly = partial(compile, warn=False)
+"""The same without warnings, for callers that compare with torch's layer themselves."""

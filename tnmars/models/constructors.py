@@ -8,7 +8,7 @@ from tnmars import families
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 
-_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "device", "dtype")
+_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "warn", "device", "dtype")
 """The keywords that `compile` takes; all others go to the family."""
 
 Sizes = int | tuple[int, ...]
