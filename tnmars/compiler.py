@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
-from tnmars.layer.predicted import slower_text
+from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import Planner
 from tnmars.select.base import Selector
@@ -56,7 +55,7 @@ def compile(
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine.
         warn: Whether to warn if the layer is predicted to be slower than torch's own at the nominal batch, for
-            inference or in training. Weights of fewer than 4,096 entries are never warned of.
+            inference or in training. It never warns of tables, nor of weights with fewer than 4,096 entries.
         device: Where parameters live, as in torch's layers.
         dtype: The floating-point type of the parameters, as in torch's layers.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
@@ -96,9 +95,8 @@ def compile(
         declared = replace(declared, options=tuple(merged.items()))  # type: ignore[arg-type]
     planner = Planner(declared, model or machine_model(), batch, image, optimizer, fastest if tune else None)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
-    text = slower_text(layer) if warn else ""
-    if text:
-        warnings.warn(text, UserWarning, stacklevel=2)
+    if warn:
+        warn_if_slower(layer, 3)
     return layer
 
 

@@ -46,9 +46,17 @@ def test_it_is_silent_if_asked_and_where_the_layer_is_fast_or_small() -> None:
         lambda: tnmars.compile(small, model=MODEL),
         lambda: tnmars.compile(families.tt("tensor", free=(20, 20, 20), rank=4), model=MODEL),
         lambda: tnmars.Linear(768, 768, rank=600, family="lowrank", model=MODEL, warn=False),
+        lambda: tnmars.Embedding(10_000, 128, family="tt", rank=8, model=MODEL),
     ):
         assert not told(make)
     assert told(lambda: tnmars.Linear(768, 768, rank=600, family="lowrank", model=MODEL))
+
+
+def test_the_warning_is_at_the_line_of_the_user() -> None:
+    for make in (lambda: tnmars.compile(SLOW, model=MODEL), lambda: tnmars.Linear(768, 768, rank=600, model=MODEL)):
+        with pytest.warns(UserWarning, match="slower than torch's own") as seen:
+            make()
+        assert [one.filename for one in seen] == [__file__]
 
 
 def dense_form(graph: Graph, batch: int) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from math import prod
 
 from tnmars.layer.code import MODES
@@ -32,11 +33,21 @@ def predicted(layer: TNModule) -> dict[str, Comparison]:
     return found
 
 
-def slower_text(layer: TNModule) -> str:
-    """What to tell the user of a layer that is predicted to be slower than torch's own; empty if it is not."""
+def warn_if_slower(layer: TNModule, level: int) -> None:
+    """Warns of a layer that is predicted to be slower than torch's own, at the place so many calls up.
+
+    Not of a table: to copy a row of a plain one takes next to nothing, so that all others are slower.
+    """
+    graph = layer.graph
+    if not graph.is_lookup and prod(graph.dense_shape) >= SMALL:
+        text = _slower_text(layer)
+        if text:
+            warnings.warn(text, UserWarning, stacklevel=level)
+
+
+def _slower_text(layer: TNModule) -> str:
+    """What is told of a layer; empty if it is not slower."""
     graph, batch = layer.graph, layer.nominal
-    if prod(graph.dense_shape) < SMALL:
-        return ""
     slow = {mode: told for mode, told in predicted(layer).items() if told.ratio > SLOWER}
     if not slow:
         return ""
