@@ -55,6 +55,7 @@ _PUBLIC = {
     "store.checkpoint": "load_checkpoint save_checkpoint",
     "store.model": "load_into save",
     "training.estimators": "gate_gradient_",
+    "training.joined": "sampled",
     "training.objective": "expected param_groups penalty",
     "training.schedule": "MaskSchedule",
 }
@@ -161,6 +162,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.store.model import load_into as load_into
     from tnmars.store.model import save as save
     from tnmars.training.estimators import gate_gradient_ as gate_gradient_
+    from tnmars.training.joined import sampled as sampled
     from tnmars.training.objective import expected as expected
     from tnmars.training.objective import param_groups as param_groups
     from tnmars.training.objective import penalty as penalty

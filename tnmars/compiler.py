@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
+from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import Planner
 from tnmars.select.base import Selector
@@ -31,6 +33,7 @@ def compile(
     tune: bool = False,
     optimizer: str = "auto",
     model: CostModel | None = None,
+    warn: bool = True,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     **options: object,
@@ -55,6 +58,8 @@ def compile(
             timed once, also in later processes, because the winners are kept in the user's cache folder.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine.
+        warn: Whether to warn if the layer is predicted to be slower than torch's own at the nominal batch, for
+            inference or in training. It never warns of tables, nor of weights with fewer than 4,096 entries.
         device: Where parameters live, as in torch's layers.
         dtype: The floating-point type of the parameters, as in torch's layers.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
@@ -99,4 +104,11 @@ def compile(
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
     planner = Planner(declared, model or machine_model(), batch, image, optimizer, decide, is_last)
-    return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
+    layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
+    if warn:
+        warn_if_slower(layer, 3)
+    return layer
+
+
+compile_quietly = partial(compile, warn=False)
+"""The same without warnings, for callers that compare with torch's layer themselves."""

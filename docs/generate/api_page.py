@@ -71,8 +71,8 @@ GROUPS = (
         "train",
         "Learning ranks and pruning",
         "Selectors, what they add to a training loop, and how a model is cut. [The method](../masks.md).",
-        "Mars GaussianGates Annealed Ard Fixed Selector param_groups penalty expected MaskSchedule gate_gradient_ keep"
-        " prune prune_ widen_ ShutSlices",
+        "Mars GaussianGates Annealed Ard Fixed Selector param_groups penalty sampled expected MaskSchedule"
+        " gate_gradient_ keep prune prune_ widen_ ShutSlices",
     ),
     Group(
         "decompose",

@@ -87,10 +87,63 @@ def test_ordinary_inputs_take_the_fast_path_and_others_do_not(graph: Graph, gene
     assert len(general) == 8
 
 
-def test_a_layer_with_gates_takes_the_general_path(general: list[str]) -> None:
-    layer = tnmars.compile(LINEAR, selector=tnmars.Mars())
-    layer(*inputs_of(LINEAR))
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("graph", [LINEAR, CONV])
+def test_sampled_gates_take_the_fast_path_with_the_same_bits(graph: Graph, grad: bool, general: list[str]) -> None:
+    """Outputs and gradients, also after another sample; the gates that `prune` decides on take the general path."""
+    layer = tnmars.compile(graph, selector=tnmars.Mars(alpha=0.5, temperature=1.0))
+    schedule = tnmars.MaskSchedule(layer, 10, seed=3)
+    (x,) = inputs_of(graph)
+    with torch.set_grad_enabled(grad):
+        before = None
+        for _ in range(3):
+            found = layer(x)
+            assert not general
+            wanted = by_the_general_path(layer, x)
+            assert torch.equal(found, wanted) and (before is None or not torch.equal(found, before))
+            if grad:
+                slopes = [torch.autograd.grad(out.sum(), list(layer.parameters())) for out in (found, wanted)]
+                assert all(torch.equal(*pair) for pair in zip(*slopes, strict=True))
+            before = found
+            schedule.step()
+            general.clear()
+        rounded = layer.eval()(x)
+        assert general and torch.equal(rounded, by_the_general_path(layer, x))
+
+
+def test_gates_of_another_kind_or_held_ones_are_seen_at_once(general: list[str]) -> None:
+    layer = tnmars.compile(LINEAR, selector=tnmars.Mars(alpha=0.5))
+    (x,) = inputs_of(LINEAR)
+    layer(x)
+    other = tnmars.compile(LINEAR, selector=tnmars.Mars(alpha=-0.5))
+    layer.gates = other.gates
+    assert torch.equal(layer(x), by_the_general_path(layer, x))
+    layer.masks = other.masks
+    assert torch.equal(layer(x), by_the_general_path(layer, x))
+    layer.masks.held = tuple(torch.zeros(bond.size) for bond in LINEAR.bonds.values())
+    assert torch.equal(layer(x), layer.bias.expand(len(x), -1))
+    assert layer.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
+    gated = tnmars.compile(LINEAR, selector=tnmars.Mars(), open_only=True)
+    general.clear()
+    gated(x)
     assert general
+
+
+@pytest.mark.parametrize("way", ["compiled", "gated", "frozen", "copied"])
+def test_more_layers_than_torch_keeps_versions_of_a_function_are_compiled(way: str) -> None:
+    """Torch keeps eight for each code object, then gives up. A pickle or a copy has code of its own too."""
+    torch._dynamo.reset()
+    count = torch._dynamo.config.recompile_limit + 2
+    for size in range(3, 3 + count):
+        graph = tnmars.families.lowrank("linear", inputs=(size,), outputs=(4,), rank=2)
+        layer = tnmars.compile(graph, selector=tnmars.Mars() if way == "gated" else None)
+        if way == "frozen":
+            layer = tnmars.freeze(layer)
+        if way == "copied":
+            layer = pickle.loads(pickle.dumps(copy.deepcopy(layer)))  # noqa: S301
+        x = torch.randn(2, size)
+        fast = torch.compile(layer, backend="eager", fullgraph=True)
+        torch.testing.assert_close(fast(x), layer(x))
 
 
 def test_other_cores_are_seen_at_once() -> None:
@@ -157,7 +210,7 @@ def test_layers_without_numbers_take_the_fast_path(graph: Graph) -> None:
 def test_a_trace_remembers_nothing() -> None:
     layer = tnmars.compile(LINEAR)
     torch.jit.trace(layer, inputs_of(LINEAR), check_trace=False)
-    assert all(type(batch) is int for batch, _ in layer._recent)
+    assert all(type(length) is int for shape, _ in layer._recent for length in shape)
 
 
 class Twice(nn.Module):
@@ -192,6 +245,6 @@ def test_functional_calls_use_their_own_parameters() -> None:
 
 def test_the_number_of_remembered_batches_is_bounded() -> None:
     layer = tnmars.compile(LINEAR)
-    for batch in range(3 * quick.BATCHES):
+    for batch in range(2 * quick.SHAPES + 1):
         layer(torch.ones(batch, layer.in_features))
-    assert 0 < len(layer._recent) <= 2 * quick.BATCHES
+    assert 0 < len(layer._recent) <= quick.SHAPES

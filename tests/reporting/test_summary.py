@@ -52,7 +52,10 @@ def test_a_model_with_gates() -> None:
     assert found.count.cores == 305
     text = str(found).splitlines()
     assert text[0].startswith("1: linear 24 -> 24; 305 -> 42 parameters (576 dense), ")
-    assert text[0].endswith(" MACs for batch 16")
+    layer = found.layers[0]
+    times = f"time / dense {layer.time_ratio:.2f} for inference, {layer.train_time_ratio:.2f} in training"
+    assert text[0].endswith(f" MACs for batch 16; {times}")
+    assert layer.as_json()["time_ratio"] == layer.time_ratio > 1.0  # so small a layer is slower than torch's
     assert text[1:-1] == [
         "  bond  before  useful  now  live",
         "  r1         5       8    5     2",

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from tnmars.bench.plain import Contender, push, rebuild
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.graph import Graph
 from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.module import TNModule

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import TnmarsError
 from tnmars.experiments.idx import unpacked
 

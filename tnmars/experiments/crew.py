@@ -10,6 +10,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -97,7 +98,8 @@ class CrewSchedule(MaskSchedule):
     def _set(self) -> None:
         crew: Any = self.model
         for prefix, masks in crew.masks():
-            noise = masks.selector.noise(crew.count * int(masks.drawn), self._random(prefix)).reshape(crew.count, -1)
+            random = torch.Generator().manual_seed(self._key(prefix))
+            noise = masks.selector.noise(crew.count * int(masks.drawn), random).reshape(crew.count, -1)
             temperature = masks.selector.temperature_at(self.progress)
             masks.redraw_(noise[0], temperature, is_warm=self.is_warm)
             crew.buffer(f"{prefix}masks.noise").copy_(noise if not self.is_warm else masks.noise.expand_as(noise))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import plural
 from tnmars.experiments import network_demo
 from tnmars.experiments.progress import Progress, fit_callbacks

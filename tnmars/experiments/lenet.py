@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.dsl import network
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule

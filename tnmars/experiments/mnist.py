@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.experiments.idx import Mnist, mnist
 from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.paths import points, ratios, shrunk

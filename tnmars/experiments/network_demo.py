@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.draw.terminal import terminal
 from tnmars.layer.module import TNModule
 from tnmars.shrinking.curve import Curve

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.tensors import dense
 from tnmars.experiments.loop import RunOptions

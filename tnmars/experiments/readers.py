@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.experiments.texts import IMDB_VOCABULARY, PADDING, SST_VOCABULARY
 from tnmars.graph import Graph
 

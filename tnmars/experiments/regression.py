@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.dsl import network
 from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.paths import shrunk

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import TnmarsError
 from tnmars.experiments.idx import folder
 from tnmars.graph import Graph

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.experiments import readers, texts
 from tnmars.experiments.annealing import LOGITS
 from tnmars.experiments.loop import RunOptions, Settings, trained

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.experiments.loop import RunOptions, Settings, trained
 from tnmars.experiments.paths import shrunk
 from tnmars.experiments.problems import Learnable

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import spec
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.ranks import Aim, Ranks
 from tnmars.decomposing.refine import Data
 from tnmars.decomposing.rewritten import cores_after

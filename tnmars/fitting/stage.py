@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.refine import Data
 from tnmars.decomposing.tensors import Decomposition
 from tnmars.graph import Graph

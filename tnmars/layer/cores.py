@@ -52,3 +52,10 @@ class Cores(nn.Module):
         for child in self.children():
             child.train(mode)
         return self
+
+
+def parameters_of(cores: Cores) -> list[nn.Parameter]:
+    """The parameters of a module, each once: as its `parameters()`, but faster where nothing is nested."""
+    own = [value for value in cores._parameters.values() if value is not None]
+    is_flat = not cores._modules and len(own) == len(set(map(id, own)))
+    return own if is_flat else list(cores.parameters())

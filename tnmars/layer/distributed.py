@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tnmars.layer.torch_state import is_plain
+from tnmars.layer.torch_state import all_squares, all_times, is_plain
 
 
 def is_sharded(value: Tensor) -> bool:
@@ -36,13 +36,17 @@ class _Squares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *values: Tensor) -> Tensor:
         ctx.save_for_backward(*values)
+        if values[0].dtype in (torch.float32, torch.float64):  # in others a norm is rounded before it is squared
+            return torch.stack(all_squares(values)).sum()
         flat = [value.reshape(-1) for value in values]
         return torch.stack([torch.dot(value, value) for value in flat]).sum()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         twice = 2.0 * slope
-        return tuple(value * twice for value in ctx.saved_tensors)
+        if torch.is_grad_enabled():  # gradients of gradients are requested
+            return tuple(value * twice for value in ctx.saved_tensors)
+        return all_times(ctx.saved_tensors, twice)
 
 
 def is_first_rank() -> bool:

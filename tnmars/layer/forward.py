@@ -14,6 +14,9 @@ from tnmars.graph import Graph
 from tnmars.layer.kinds import Layer, kind_of
 from tnmars.layer.kinds.base import is_autocast
 
+LARGE = 2**31
+"""A dense weight with at least this many entries is made only if there is memory for it."""
+
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer."""
@@ -43,3 +46,15 @@ def dense_layer(graph: Graph, largest: float = inf) -> Callable[..., Tensor] | N
     """
     run = kind_of(graph).dense
     return None if run is None or prod(graph.dense_shape) > largest else partial(run, graph)
+
+
+def check_room(graph: Graph, like: Tensor) -> None:
+    """Refuses a dense weight that there is no memory for, before its parts fill the memory."""
+    shape = graph.dense_shape
+    if prod(shape) < LARGE:
+        return
+    try:
+        like.new_empty(shape)
+    except RuntimeError:
+        fix = "ask for entries at index tuples" if kind_of(graph).is_weight else "use the layer on its inputs"
+        raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None

@@ -13,6 +13,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from tnmars.layer.torch_state import copy_all_
 from tnmars.select.base import Selector
 
 UNSCHEDULED = 1000
@@ -68,7 +69,9 @@ class Masks(nn.Module):
         self.places.copy_(torch.arange(count))
         self.drawn.fill_(count)
         self.shut_for.zero_()
-        self._draw(self.selector.noise(count), self.selector.temperature_at(0.0), is_warm=False)
+        passes = self._passes
+        self.redraw_(self.selector.noise(count), self.selector.temperature_at(0.0), is_warm=False)
+        self._passes = passes
 
     def keep(self, logits: Sequence[Tensor]) -> list[Tensor]:
         """Which slices of each bond are kept, in the order of `sizes`; all during warm-up."""
@@ -78,21 +81,23 @@ class Masks(nn.Module):
         """The gates of each bond that kept slices have in `eval()`; 1 during warm-up."""
         return [torch.where(self.is_warm, torch.ones_like(one), self.selector.rounded(one)) for one in logits]
 
-    @torch.no_grad()
     def redraw_(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
         """Sets the noise of the next sample, from that of all gates that the layer began with."""
+        redraw_all_([(self, noise, temperature)], is_warm=is_warm)
+
+    def _count_draw(self) -> None:
         if self._passes is not None:
             self._passes = 0 if self._passes == 0 else None  # the first call sets it up; later ones are steps
-        self._draw(noise, temperature, is_warm=is_warm)
 
-    def _draw(self, noise: Tensor, temperature: float, *, is_warm: bool) -> None:
-        self.noise.copy_(noise.to(self.places.device)[self.places])
+    def _own_noise(self, noise: Tensor, is_warm: bool) -> Tensor:
+        """The noise of these gates, from that of all gates that the layer began with."""
+        places: Tensor = self._buffers["places"]  # type: ignore[assignment]
+        own = noise.to(places.device).index_select(0, places)
         if is_warm:
-            self.noise.fill_(inf)
+            own.fill_(inf)
         elif self.selector.opens_first:
-            self.noise[self._firsts()] = inf
-        self.temperature.fill_(temperature)
-        self.is_warm.fill_(is_warm)
+            own[self._firsts()] = inf
+        return own
 
     @property
     def is_drawn(self) -> bool:
@@ -164,3 +169,20 @@ class Masks(nn.Module):
 
 def _joined(logits: Sequence[Tensor]) -> Tensor:
     return torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
+
+
+@torch.no_grad()
+def redraw_all_(drawn: Sequence[tuple[Masks, Tensor, float]], *, is_warm: bool) -> None:
+    """Sets noise and temperature of the next sample of several layers, from the noise that each is given."""
+    places: list[Tensor] = []
+    values: list[Tensor] = []
+    flags = torch.tensor(is_warm)
+    heat: dict[float, Tensor] = {}
+    for masks, noise, temperature in drawn:
+        masks._count_draw()
+        if temperature not in heat:
+            heat[temperature] = torch.tensor(temperature, dtype=torch.float64)
+        buffers = masks._buffers  # attributes of a module are looked up slowly
+        places += [buffers["noise"], buffers["temperature"], buffers["is_warm"]]  # type: ignore[list-item]
+        values += [masks._own_noise(noise, is_warm), heat[temperature], flags]
+    copy_all_(places, values)

@@ -13,28 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tnmars.errors import ShapeError
 from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
 from tnmars.layer.cores import Cores
-from tnmars.layer.forward import forward
+from tnmars.layer.forward import check_room, forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
 from tnmars.layer.open_slices import Opening, level_of, nearby
-from tnmars.layer.quick import Ready, Recent, fitting, ordinary, shaped
-from tnmars.layer.torch_state import is_plain
+from tnmars.layer.own_code import PASS, give_own_code_, without_own_code
+from tnmars.layer.quick import Gating, Ready, Recent, fitting, ordinary
+from tnmars.layer.torch_state import is_eager, is_plain, passed_over
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.program.form import Form
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
-
-
-LARGE = 2**31
-"""A dense weight with at least this many entries is made only if there is memory for it."""
 
 
 class Shell(nn.Module):
@@ -48,6 +44,7 @@ class Shell(nn.Module):
         super().__init__()
         self.graph = graph
         self._sizes: Mapping[str, Any] = kind_of(graph).sizes(graph)
+        give_own_code_(self)
         self.register_buffer("_anchor", torch.zeros((), device=device, dtype=dtype), persistent=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +74,19 @@ class Shell(nn.Module):
             return self.dense()
         return lazy_weight(self.dense, self.graph.dense_shape, self.dtype, self.device)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return without_own_code(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        give_own_code_(self)
+
+    @passed_over
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The output."""
+        return self.__dict__[PASS](self, *inputs, **named)  # type: ignore[no-any-return]
+
+    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         return forward(self, inputs, named)
 
 
@@ -186,37 +195,42 @@ class TNModule(Shell):
     def cache_(self, frozen: Shell | None) -> None:
         """Lets a frozen copy compute instead, or no copy. It is not registered: it is not part of the model."""
         self.__dict__["cached"] = frozen
+        self._recent = Recent()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
         made = ("opening", "_fits", "_recent")
-        return {key: value for key, value in self.__dict__.items() if key not in made} | {"cached": None}
+        return {key: value for key, value in super().__getstate__().items() if key not in made} | {"cached": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)
         self.graph = self.planner.graph  # checked when the programs were restored
         self.opening = Opening(self.planner)
         self._fits, self._recent = fitting(self.graph), Recent()
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """The output. An ordinary input of a layer without gates takes the fast path."""
-        if len(inputs) == 1 and not named and self.masks is None and self.cached is None:
-            x, anchor = inputs[0], self._buffers["_anchor"]
-            rows = ordinary(x, self._fits, anchor.dtype)  # type: ignore[union-attr]
-            ready = None if rows is None else self._ready_for((rows.shape[0], torch.is_grad_enabled()))
-            output = None if rows is None or ready is None else ready.run(rows, self._parameters)
-            if rows is not None and output is not None:
-                return shaped(output, x, rows)
-        return super().forward(*inputs, **named)
+    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The output. An ordinary input takes the fast path."""
+        if len(inputs) == 1 and not named:
+            x = inputs[0]
+            if type(x) is Tensor and not x.is_nested and is_eager():
+                key = (x.shape, torch.is_grad_enabled())
+                ready = self._recent.get(key) or self._remember(x, key)
+                if ready is not None and x.dtype is ready.dtype and ready.cores is self._modules["cores"]:
+                    output = ready(x) if ready.gating is None or ready.gating.fits(self._modules) else None
+                    if output is not None:
+                        return output
+        return forward(self, inputs, named)
 
-    def _ready_for(self, key: tuple[int, bool]) -> Ready | None:
-        found = self._recent.get(key)
-        if found is not None and found.cores is self._modules["cores"]:
-            return found
-        if self._weight is None:
+    def _remember(self, x: Tensor, key: tuple[torch.Size, bool]) -> Ready | None:
+        """What the fast path takes from now on for inputs of this shape, if there is anything."""
+        rows = ordinary(x, self._fits, self.dtype)
+        if rows is None or self._weight is None or self.cached is not None or self.open_only:
             return None
-        made = self._pick(key[0], "train" if key[1] else "infer")
-        return self._recent.remember(key, Ready.of(made, self.cores))
+        made = self._pick(rows.shape[0], "train" if key[1] else "infer")
+        gating = None
+        if self.masks is not None and self.gates is not None:
+            gating = Gating.of(made, self.masks, self.gates, self._bonds)
+        return self._recent.remember(key, Ready.of(made, x, rows, self, gating))
 
     def reset_parameters(self) -> None:
         """Initializes cores, bias and gates again: the weight with the requested variance, the bias as torch does."""
@@ -260,12 +274,14 @@ class TNModule(Shell):
         """
         if not self.graph.terms:
             return ()
-        if self.is_rebuilt:
-            return mac_terms(self.graph, self.programs.weight_form, 1)
-        if share > 0.5:
-            return mac_terms(self.graph, self.plan("infer", self.nominal), self.nominal)
+        if self.is_rebuilt or share > 0.5:
+            return mac_terms(self.graph, *self.mac_form())
         near = nearby(self.planner, level_of(max(share, 1e-6)))
         return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
+
+    def mac_form(self) -> tuple[Form, int]:
+        """The form and the batch that multiply-adds are counted for."""
+        return (self.programs.weight_form, 1) if self.is_rebuilt else (self.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""
@@ -339,22 +355,11 @@ class TNModule(Shell):
             return self.cached.dense()
         if self._weight is None:
             return self._anchor.expand(self.graph.dense_shape)
-        self._check_room()
+        check_room(self.graph, self._anchor)
         made, given = self._ready(WEIGHT, 0)
         weight = made.fold(*given)[0]
         skip = dict(self.graph.options).get("padding_idx")
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
-
-    def _check_room(self) -> None:
-        """Refuses a weight that there is no memory for, before its parts fill the memory."""
-        shape = self.graph.dense_shape
-        if prod(shape) < LARGE:
-            return
-        try:
-            self._anchor.new_empty(shape)
-        except RuntimeError:
-            fix = "ask for entries at index tuples" if self._kind.is_weight else "use the layer on its inputs"
-            raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None
 
     def _is_trained_now(self) -> bool:
         return self.training and torch.is_grad_enabled()
@@ -384,9 +389,7 @@ class TNModule(Shell):
         return self.programs.pick(batch, mode, self)
 
 
-def _empty(
-    shape: tuple[int, ...], device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> nn.Parameter:
+def _empty(shape: tuple[int, ...], device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 

@@ -1,28 +1,32 @@
 """The fast path through a layer's `forward`: an ordinary input goes to the emitted code after one check.
 
-Checks, lookups of attributes and the choice of a plan take longer than the arithmetic of a small layer. All other
-inputs take the general path, which computes the same for ordinary ones.
+Checks, lookups of attributes and the choice of a plan take longer than the arithmetic of a small layer. So what they
+give is remembered by the shape of the input. All other inputs take the general path, which computes the same for
+ordinary ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tnmars.graph import Graph
 from tnmars.layer.code import Code
 from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
+from tnmars.layer.masks import Masks
 from tnmars.layer.torch_state import is_eager
 
-BATCHES = 32
-"""The number of batch sizes whose code is remembered, with and without gradients."""
+SHAPES = 64
+"""The number of shapes whose code is remembered; those with and without gradients count as two."""
 
 Fits = Callable[[Tensor], Tensor | None]
+Places = tuple[tuple[dict[str, Any], str], ...]
+"""Where parameters are: the dictionaries of modules, and the names in them."""
 
 
 def fitting(graph: Graph) -> Fits | None:
@@ -41,37 +45,80 @@ def ordinary(x: Tensor, fits: Fits | None, dtype: torch.dtype) -> Tensor | None:
     return fits(x)
 
 
-def shaped(output: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+def shaped(output: Tensor, x: Tensor) -> Tensor:
     """The output for an input whose rows were computed: with the leading axes of the input."""
-    return output if rows is x else output.reshape(*x.shape[:-1], output.shape[-1])
+    return output.reshape(*x.shape[:-1], output.shape[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """Code, and where the parameters are that it takes: the dictionaries of modules, and the names in them."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Gating:
+    """The gates of a layer: what samples them, where their logits are, and which of them some code takes."""
 
-    code: Code
-    cores: Cores
-    places: tuple[tuple[dict[str, Any], str], ...]
+    masks: Masks
+    holder: Cores
+    places: Places
+    taken: tuple[int, ...]
 
     @classmethod
-    def of(cls, code: Code, cores: Cores) -> Ready:
-        return cls(code, cores, tuple(map(cores.place, code.cores)))
+    def of(cls, code: Code, masks: Masks, gates: Cores, bonds: Sequence[str]) -> Gating:
+        return cls(masks, gates, tuple(map(gates.place, bonds)), tuple(map(bonds.index, code.gates)))
 
-    def run(self, rows: Tensor, own: dict[str, Any]) -> Tensor | None:
-        """The output, with the bias among a layer's own parameters. None if torch has parametrized one of them."""
+    def fits(self, modules: dict[str, Any]) -> bool:
+        """Whether a layer with these modules has the same gates, and samples them."""
+        return modules["masks"] is self.masks and modules["gates"] is self.holder and self.masks.is_drawn
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ready:
+    """Code for inputs of one shape, and where the parameters are that it takes."""
+
+    code: Code
+    is_whole: bool
+    """Whether the code runs once, rather than on chunks of the batch."""
+    dtype: torch.dtype
+    cores: Cores
+    places: Places
+    own: dict[str, Any]
+    """The layer's own parameters, the bias among them."""
+    is_flat: bool
+    """Whether the code takes the input as it is, rather than its rows."""
+    gating: Gating | None = None
+
+    @classmethod
+    def of(cls, code: Code, x: Tensor, rows: Tensor, layer: nn.Module, gating: Gating | None) -> Ready:
+        """The code of a layer for inputs such as `x`, of which it takes the rows."""
+        cores = layer._modules["cores"]
+        assert isinstance(cores, Cores)
+        is_whole = not (code.chunk and rows.shape[0] > code.chunk) and code.ready is None
+        places = tuple(map(cores.place, code.cores))
+        return cls(code, is_whole, x.dtype, cores, places, layer._parameters, rows is x, gating)
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """The output. None if torch has parametrized one of the parameters."""
+        gating = self.gating
         try:
-            given, bias = [held[name] for held, name in self.places], own["bias"]
+            given, bias = [held[name] for held, name in self.places], self.own["bias"]
+            logits = [] if gating is None else [held[name] for held, name in gating.places]
         except KeyError:
             return None
-        return self.code((rows,), bias, self.code.fold(*given))
+        if gating is not None:
+            gates = gating.masks(logits)
+            given += [gates[at].to(self.dtype) for at in gating.taken]
+        rows = x if self.is_flat else x.reshape(-1, x.shape[-1])
+        code = self.code
+        parts = code.fold(*given)
+        if not self.is_whole:
+            output = code((rows,), bias, parts)
+        else:
+            output = code.run(rows, *parts) if bias is None else code.run(rows, bias, *parts)
+        return output if self.is_flat else shaped(output, x)
 
 
-class Recent(dict[tuple[int, bool], Ready]):
-    """The code that was used for recent batch sizes, with and without gradients."""
+class Recent(dict[tuple[torch.Size, bool], Ready]):
+    """The code that was used for recent shapes of inputs, with and without gradients."""
 
-    def remember(self, key: tuple[int, bool], ready: Ready) -> Ready:
-        if len(self) >= 2 * BATCHES:
+    def remember(self, key: tuple[torch.Size, bool], ready: Ready) -> Ready:
+        if len(self) >= SHAPES:
             self.clear()
         self[key] = ready
         return ready

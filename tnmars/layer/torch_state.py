@@ -5,7 +5,8 @@ This is the only file of the package that uses private names of torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 
 functorch = torch._C._functorch
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+frames = torch._C._dynamo.eval_frame
 
 
 def is_plain() -> bool:
@@ -22,9 +26,22 @@ def is_plain() -> bool:
     )
 
 
+def is_undisturbed() -> bool:
+    """Whether torch runs as it is, and no mode such as `FakeTensorMode` looks at or changes what it does."""
+    return is_plain() and torch._C._len_torch_dispatch_stack() == 0
+
+
 def is_eager() -> bool:
     """Whether torch runs operations one by one, in the dtypes that they are given: no tracing, no autocast."""
     return not (torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._is_any_autocast_enabled())
+
+
+def passed_over(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """The function itself. `torch.compile` does not begin with it, but with what it calls; inside of something that is
+    compiled it makes no difference."""
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
 
 
 def is_traced(value: Tensor) -> bool:
@@ -53,6 +70,22 @@ def assert_in_graph(condition: Tensor, message: str) -> None:
 def add_all_(sums: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Adds values to sums in place, in one call."""
     torch._foreach_add_(list(sums), list(values))
+
+
+def copy_all_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copies values into tensors in place, in one call."""
+    if places:
+        torch._foreach_copy_(list(places), list(values))
+
+
+def all_squares(values: Sequence[Tensor]) -> list[Tensor]:
+    """The sums of the squared entries of values, each a scalar, in one call."""
+    return list(torch._foreach_mul(norms := torch._foreach_norm(list(values)), norms))
+
+
+def all_times(values: Sequence[Tensor], factor: Tensor) -> tuple[Tensor, ...]:
+    """Values times one number, in one call."""
+    return tuple(torch._foreach_mul(list(values), factor))
 
 
 def own_class_(module: nn.Module, base: type[nn.Module]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 from tnmars import families
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
+from tnmars.layer.predicted import warn_if_slower
 
-_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "device", "dtype")
+_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "warn", "device", "dtype")
 """The keywords that `compile` takes; all others go to the family."""
 
 Sizes = int | tuple[int, ...]
@@ -153,4 +154,8 @@ def _made(
         given["rank"] = rank
     name = families.FROM_SCRATCH[kind] if family is None else family
     graph = families.of_layer(name, kind, inside, outside, kernel=kernel, groups=groups, options=own, **given)
-    return compile(graph, **{key: value for key, value in options.items() if key in _COMPILED})
+    settings = {key: value for key, value in options.items() if key in _COMPILED}
+    layer = compile(graph, **{**settings, "warn": False})
+    if settings.get("warn", True):
+        warn_if_slower(layer, 4)
+    return layer

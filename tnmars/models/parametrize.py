@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from tnmars import families, spec
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.errors import ShapeError, TnmarsError, listing, nearest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.layer.module import TNModule

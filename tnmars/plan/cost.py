@@ -57,6 +57,9 @@ class CostModel:
         large_rate: Bytes per second at which such memory is first touched.
         grad_call: Seconds that autograd adds to every step, views included, in both passes together.
         gather_rate: Bytes per second of rows taken from a table.
+        layer_call: Seconds that a compiled layer takes around its steps, in excess of torch's own layer.
+        step_call: Seconds that a training step takes around its steps, for any layer.
+        parameter_call: Seconds that it takes for each parameter, whatever its size.
         item: Bytes per number.
 
     Example:
@@ -91,6 +94,9 @@ class CostModel:
     large_rate: float = 2.7e9
     grad_call: float = 7e-6
     gather_rate: float = 25e9
+    layer_call: float = 0.6e-6
+    step_call: float = 15e-6
+    parameter_call: float = 3e-6
     item: int = 4
 
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:

@@ -11,6 +11,7 @@ from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
+from tnmars.program.against_dense import against_dense
 from tnmars.program.base import Site, Work
 from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
 from tnmars.text.numbers import byte_count, duration
@@ -45,6 +46,9 @@ class Explained:
     seconds: float
     dense_seconds: float
     steps: tuple[StepRow, ...]
+    time_ratio: float | None = None
+    """The time relative to that of torch's own layer, calls and parameters included; in training, without a gradient
+    for the input. None if torch has no such layer."""
 
     @property
     def largest(self) -> StepRow | None:
@@ -67,6 +71,7 @@ def explain(
     steps = tuple(_row(entry, entry.instruction.out in folded, taken) for entry in rows)
     work = total(measure(form, batch=batch))
     dense_work, dense_seconds = _dense(graph, batch, model, grad, image)
+    told = against_dense(graph, form, batch, model, grad=grad, image=image)
     return Explained(
         batch=batch,
         form=form.name,
@@ -77,6 +82,7 @@ def explain(
         seconds=estimate(form, model, grad=grad, batch=batch),
         dense_seconds=dense_seconds,
         steps=steps,
+        time_ratio=told.ratio if told else None,
     )
 
 
@@ -117,6 +123,8 @@ def table(explained: Explained) -> str:
         lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {byte_count(row.written):>9}")
     if explained.largest:
         lines.append(f"  largest intermediate: {_shape(explained.largest)}, {byte_count(explained.largest.written)}")
+    if explained.time_ratio is not None:
+        lines.append(f"  time / dense: {explained.time_ratio:.2f}")
     return "\n".join(lines)
 
 

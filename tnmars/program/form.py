@@ -217,14 +217,14 @@ def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool =
     still = {entry.out for entry in standing(form.program)}
     once = each = again = 0.0
     for instruction, site in form.sites():
-        cost = _seconds(instruction, site, model, grad)
+        cost = seconds_of(instruction, site, model, grad)
         if instruction.out in ready:
             once += 0.0 if folded else cost
         elif instruction.out in still:
             once += cost
         else:
             each += cost
-            again += _seconds(instruction, site, model, False) if grad and form.keep else 0.0
+            again += seconds_of(instruction, site, model, False) if grad and form.keep else 0.0
     if form.frame.unfold:
         innermost = form.frame.opened(dict(form.program.sizes))[spatial(form.frame.spatial - 1)]
         each += model.copy(form.patches(), innermost, True)  # the gradient of the input is not counted
@@ -234,7 +234,8 @@ def estimate(form: Form, model: CostModel, *, grad: bool = False, folded: bool =
     return once + pieces * each + (_joining(form, model, pieces, grad) if pieces > 1 else 0.0)
 
 
-def _seconds(instruction: Instruction, site: Site, model: CostModel, grad: bool) -> float:
+def seconds_of(instruction: Instruction, site: Site, model: CostModel, grad: bool) -> float:
+    """Seconds for one instruction, with its backward pass and what autograd adds if gradients are needed."""
     cost = instruction.seconds(site, model, grad)
     has_call = grad and bool(instruction.reads) and not instruction.counts_grad
     return cost + model.grad_call if has_call else cost

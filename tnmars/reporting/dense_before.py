@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.dsl import network
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule

@@ -18,6 +18,7 @@ from tnmars.graph.difference import BondChange, finite, first_sizes
 from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.kept import can_decide, is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
+from tnmars.layer.predicted import predicted
 from tnmars.program.expected import evaluate, pruned_macs
 from tnmars.text.numbers import number
 from tnmars.text.tables import aligned
@@ -42,6 +43,9 @@ class LayerSummary:
         batch: The nominal batch, which multiply-adds are for.
         macs: Multiply-adds without gradients.
         live_macs: The same if the layer were pruned now.
+        time_ratio: The estimated time of inference at the nominal batch, relative to torch's own layer; None if torch
+            has none.
+        train_time_ratio: The same for a training step in which the input gets no gradient.
         is_rebuilt: Whether the layer is a parameter of another module (`tnmars.parametrize_`). Multiply-adds are then
             those that rebuild it, once a call, whatever the batch.
     """
@@ -59,6 +63,8 @@ class LayerSummary:
     batch: int
     macs: int
     live_macs: int
+    time_ratio: float | None = None
+    train_time_ratio: float | None = None
     is_rebuilt: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -155,6 +161,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     left = _sizes_left(graph, live)
     shared = {core for core, value in parameters.items() if id(value) in held}
     macs = int(evaluate(layer.mac_terms(), sizes))
+    times = {mode: told.ratio for mode, told in predicted(layer).items()}
     return LayerSummary(
         name=name,
         kind=graph.kind,
@@ -169,6 +176,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         batch=layer.nominal,
         macs=macs,
         live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if decided else macs,
+        time_ratio=times.get("infer"),
+        train_time_ratio=times.get("train"),
         is_rebuilt=layer.is_rebuilt,
     )
 
@@ -231,6 +240,8 @@ def _block(layer: LayerSummary) -> str:
     )
     head += f"parameters ({layer.dense_parameters:,} dense), {_change(layer.macs, layer.live_macs)} MACs "
     head += "to rebuild it" if layer.is_rebuilt else f"for batch {layer.batch}"
+    if layer.time_ratio is not None and layer.train_time_ratio is not None:
+        head += f"; time / dense {layer.time_ratio:.2f} for inference, {layer.train_time_ratio:.2f} in training"
     head += f"; {layer.shared:,} parameters shared with a layer above" if layer.shared else ""
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:

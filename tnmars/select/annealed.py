@@ -85,6 +85,9 @@ class Annealed(Selector):
     def charge(self, cost: Tensor, probability: Tensor) -> Tensor:
         return cost * (0.5 * math.log(self.samples))
 
+    def charge_all(self, costs: Tensor, probability: Tensor, counts: Tensor) -> Tensor:
+        return self.charge(costs, probability)
+
     def temperature_at(self, progress: float) -> float:
         return self.temperature
 

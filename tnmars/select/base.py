@@ -144,6 +144,22 @@ class Selector:
         """
         return cost * 0.0
 
+    def charge_all(self, costs: Tensor, probability: Tensor, counts: Tensor) -> Tensor:
+        """The penalties of several layers; by default `charge` is called for one after the other.
+
+        Override it together with `charge` where that can be done at once: it is called in every step.
+
+        Args:
+            costs: The cost of each layer.
+            probability: The probability that each gate is open, those of all layers in one vector.
+            counts: The number of gates of each layer.
+
+        Returns:
+            A vector with the penalty of each layer.
+        """
+        parts = torch.split(probability, counts.tolist())
+        return torch.stack([self.charge(*each) for each in zip(costs, parts, strict=True)])
+
     def prior(self, norms: Tensor, entries: Tensor) -> Tensor:
         """The penalty of a layer in nats for the norms of its slices, a scalar, differentiable in them; 0 by default.
 

@@ -103,6 +103,9 @@ class GaussianGates(Selector):
         nats = 0.5 * math.log(self.samples) if self.price == "bic" else 1.0
         return cost * (self.strength * nats)
 
+    def charge_all(self, costs: Tensor, probability: Tensor, counts: Tensor) -> Tensor:
+        return self.charge(costs, probability)
+
     @property
     def weight_decay(self) -> float:
         return 0.5 / self.sigma**2

@@ -142,6 +142,11 @@ class Mars(Selector):
             return cost * (0.5 * math.log(self.samples))
         return cost * math.log((1.0 - self.pi) / self.pi) - probability.numel() * math.log(1.0 - self.pi)
 
+    def charge_all(self, costs: Tensor, probability: Tensor, counts: Tensor) -> Tensor:
+        if self.price == "bic":
+            return costs * (0.5 * math.log(self.samples))
+        return costs * math.log((1.0 - self.pi) / self.pi) - counts.to(costs.dtype) * math.log(1.0 - self.pi)
+
     @property
     def weight_decay(self) -> float:
         return 0.5 / self.sigma**2

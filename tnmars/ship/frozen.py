@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
+from tnmars.layer.forward import forward
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Shell, TNModule, code
 from tnmars.layer.quick import fitting, ordinary, shaped
+from tnmars.program.against_dense import against_dense
 from tnmars.program.choice import choose_frozen
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.program.form import Form, has_weight
@@ -26,6 +28,11 @@ from tnmars.timing.tuning import fastest_frozen
 
 COMPACT = 2
 """A compact layer ships at most this many times the numbers of its cores."""
+SURELY = 0.75
+"""A fast layer that is not timed ships another form than the dense weight if it is estimated to take at most this share
+of its time: estimates of inference are off by up to a third."""
+MADE = ("_code", "_fits", "_is_whole")
+"""What a pickle does not hold, because it follows from graph and form."""
 FAST = 2**31
 """A fast layer ships at most this many numbers: more would fill the memory."""
 
@@ -51,31 +58,35 @@ class FrozenLayer(Shell):
         """What follows from graph and form, and is not stored."""
         self._code = code(self.form)
         self._fits = fitting(self.graph)
+        self._is_whole = not self._code.chunk
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: the form as plain data, but no code."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("_code", "_fits")} | {
-            "form": form_to_json(self.form)
-        }
+        state = {key: value for key, value in super().__getstate__().items() if key not in MADE}
+        return state | {"form": form_to_json(self.form)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Graph and form are checked, and the code is emitted again: no file can write code."""
         graph = replace(state["graph"])
         form = form_from_json(state["form"], graph)
-        super().__setstate__({**state, "graph": graph, "form": form})  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "graph": graph, "form": form})
         self._prepare()
 
-    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The output. An ordinary input takes the fast path."""
         buffers: dict[str, Any] = self._buffers  # attributes of a module are looked up slowly
         rows = ordinary(inputs[0], self._fits, buffers["_anchor"].dtype) if len(inputs) == 1 and not named else None
         if rows is None:
-            return super().forward(*inputs, **named)
+            return forward(self, inputs, named)
         try:
-            bias, parts = buffers["bias"], tuple([buffers[name] for name in self._names])
+            bias, parts = buffers["bias"], [buffers[name] for name in self._names]
         except KeyError:  # torch has parametrized one of them, or it is a parameter now
-            return super().forward(*inputs, **named)
-        return shaped(self._code((rows,), bias, parts), inputs[0], rows)
+            return forward(self, inputs, named)
+        if self._is_whole:
+            output = self._code.run(rows, *parts) if bias is None else self._code.run(rows, bias, *parts)
+        else:
+            output = self._code((rows,), bias, tuple(parts))
+        return output if rows is inputs[0] else shaped(output, inputs[0])
 
     @property
     def is_table(self) -> bool:
@@ -165,7 +176,17 @@ def frozen_layer(
     if is_dense and dense is not None:
         return FrozenLayer(layer, dense)
     if not tune:
-        return FrozenLayer(layer, ranked[0])
+        is_sure = form == "compact" or dense is None or _is_surely_faster(layer, ranked[0], dense, **sizes)
+        return FrozenLayer(layer, ranked[0] if is_sure or dense is None else dense)
     device, dtype = layer.device, layer.dtype
     best = fastest_frozen(layer.graph, ranked, **sizes, device=device, dtype=dtype, inputs=inputs)
     return FrozenLayer(layer, best)
+
+
+def _is_surely_faster(layer: TNModule, form: Form, dense: Form, batch: int, image: int) -> bool:
+    """Whether a form is predicted to be so much faster than the dense weight that it surely is."""
+    if form is dense:
+        return True
+    model = layer.planner.model
+    ours, theirs = (against_dense(layer.graph, each, batch, model, image=image, folded=True) for each in (form, dense))
+    return ours is None or theirs is None or ours.seconds <= SURELY * theirs.seconds

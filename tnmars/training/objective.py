@@ -13,6 +13,7 @@ from tnmars.layer.distributed import squares, whole
 from tnmars.layer.kept import slice_entries, slice_norms
 from tnmars.layer.module import TNModule, layers
 from tnmars.program.expected import Monomial, evaluate, parameter_terms
+from tnmars.training import joined
 
 
 def penalty(model: nn.Module) -> Tensor:
@@ -35,25 +36,32 @@ def penalty(model: nn.Module) -> Tensor:
         >>> loss.shape
         torch.Size([])
     """
-    total: Tensor | None = None
-    for _, layer in layers(model):
-        for part in _parts(layer):
-            total = part if total is None else total + part
-    return total if total is not None else torch.zeros(())
+    selecting = [layer for _, layer in layers(model) if layer.selector is not None]
+    groups = joined.grouped(selecting)
+    parts = [part for layer in selecting for part in _norms(layer)]
+    if groups is None:
+        parts += [part for layer in selecting for part in _parts(layer)]
+    else:
+        parts += [*map(joined.charged, groups), *joined.decay(selecting)]
+    return sum(parts[1:], parts[0]) if parts else torch.zeros(())
+
+
+def _norms(layer: TNModule) -> Iterator[Tensor]:
+    """The penalty of a layer whose selector decides by the norms of slices."""
+    if layer.selector is not None and layer.selector.judges_norms and layer.graph.bonds:
+        norms = {bond: torch.stack(parts).sum(0) for bond, parts in slice_norms(layer).items()}
+        entries = [norms[bond].new_full(norms[bond].shape, count) for bond, count in slice_entries(layer).items()]
+        yield layer.selector.prior(torch.cat(list(norms.values())), torch.cat(entries))
 
 
 def _parts(layer: TNModule) -> Iterator[Tensor]:
-    """The summands of a layer's penalty."""
+    """The other summands of a layer's penalty, where `joined` cannot compute those of all layers at once."""
     if layer.selector is None:
         return
     if layer.masks is not None:
         probability = layer.masks.probability([whole(value) for value in layer.logits()])
         nats = layer.selector.charge(_cost(layer, probability), probability)
         yield torch.where(layer.masks.is_warm, torch.zeros_like(nats), nats)
-    if layer.selector.judges_norms and layer.graph.bonds:
-        norms = {bond: torch.stack(parts).sum(0) for bond, parts in slice_norms(layer).items()}
-        entries = [norms[bond].new_full(norms[bond].shape, count) for bond, count in slice_entries(layer).items()]
-        yield layer.selector.prior(torch.cat(list(norms.values())), torch.cat(entries))
     factor = layer.selector.weight_decay
     if factor and layer.graph.terms:
         yield factor * squares(list(layer.cores.parameters()))
@@ -136,7 +144,8 @@ def param_groups(
             already has a prior on the cores (`sigma` of the selector).
 
     Returns:
-        One or two groups, to be passed to an optimizer such as `torch.optim.Adam`.
+        One or two groups, to be passed to an optimizer such as `torch.optim.Adam`. Pass `fused=True` with them: a
+        factorized model has many small parameters, and one by one they take Adam several times as long.
 
     Example:
         >>> import tnmars
@@ -145,6 +154,7 @@ def param_groups(
         >>> groups = tnmars.param_groups(layer, lr=1e-3, mask_lr=1e-2, weight_decay=0.01)
         >>> [(len(group["params"]), group["lr"], group["weight_decay"]) for group in groups]
         [(3, 0.001, 0.01), (1, 0.01, 0.0)]
+        >>> optimizer = torch.optim.Adam(groups, fused=True)
     """
     logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
     trained = [value for value in model.parameters() if value.requires_grad]

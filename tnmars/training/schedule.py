@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
+from tnmars.layer.masks import redraw_all_
 from tnmars.layer.module import layers
 from tnmars.training.guards import Guards, Value
 
@@ -60,7 +61,7 @@ class MaskSchedule:
         >>> import tnmars
         >>> graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
         >>> layer = tnmars.compile(graph, selector=tnmars.Mars())
-        >>> optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2))
+        >>> optimizer = torch.optim.Adam(tnmars.param_groups(layer, lr=1e-2), fused=True)
         >>> schedule = tnmars.MaskSchedule(
         ...     layer, total_steps=100, warmup_steps=10, optimizer=optimizer
         ... )
@@ -168,16 +169,20 @@ class MaskSchedule:
 
     def _set(self) -> None:
         """Sets the buffers of every layer for the coming step. The noise of a layer does not depend on the others."""
+        drawn = []
+        random, progress = torch.Generator(), self.progress
         for name, layer in layers(self.model):
-            if layer.masks is not None:
-                noise = layer.masks.selector.noise(int(layer.masks.drawn), self._random(unwrapped(self.model, name)))
-                temperature = layer.masks.selector.temperature_at(self.progress)
-                layer.masks.redraw_(noise, temperature, is_warm=self.is_warm)
+            masks = layer.masks
+            if masks is not None:
+                random.manual_seed(self._key(unwrapped(self.model, name)))
+                noise = masks.selector.noise(int(masks.drawn), random)
+                drawn.append((masks, noise, masks.selector.temperature_at(progress)))
+        redraw_all_(drawn, is_warm=self.is_warm)
 
-    def _random(self, name: str) -> torch.Generator:
-        """The random numbers of a layer in this step."""
+    def _key(self, name: str) -> int:
+        """The seed of the random numbers of a layer in this step."""
         key = (self.seed * 1_000_003 + self.steps) * 2_654_435_761 + crc32(name.encode())
-        return torch.Generator().manual_seed(key % 2**63)
+        return key % 2**63
 
     def _watch(self) -> None:
         """Warns once if there are gates and none has moved since warm-up ended."""

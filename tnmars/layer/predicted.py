@@ -1,0 +1,66 @@
+"""What the cost model predicts for a layer at its nominal batch, relative to torch's own layer."""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+
+from tnmars.layer.code import MODES
+from tnmars.layer.module import TNModule
+from tnmars.program.against_dense import Comparison, against_dense
+from tnmars.text.numbers import duration
+
+SLOWER = 1.05
+"""A layer is called slower if it is predicted to take more than this times the time of torch's own."""
+SMALL = 4096
+"""A weight with fewer entries is never called slow: whoever factorizes it has other reasons."""
+
+
+def predicted(layer: TNModule) -> dict[str, Comparison]:
+    """The estimated times for the nominal batch by mode, `train` and `infer`; none where torch has no such layer.
+
+    In training, the input is taken to need no gradient: the layer is then slowest relative to torch's own.
+    """
+    if layer.is_rebuilt or not layer.graph.terms:
+        return {}
+    planner, batch = layer.planner, layer.nominal
+    found = {}
+    for mode in MODES:
+        form = layer.plan(mode, batch)
+        told = against_dense(layer.graph, form, batch, planner.model, grad=mode == "train", image=planner.image)
+        if told is not None:
+            found[mode] = told
+    return found
+
+
+def warn_if_slower(layer: TNModule, level: int) -> None:
+    """Warns of a layer that is predicted to be slower than torch's own, at the place so many calls up.
+
+    Not of a table: to copy a row of a plain one takes next to nothing, so that all others are slower.
+    """
+    graph = layer.graph
+    if not graph.is_lookup and prod(graph.dense_shape) >= SMALL:
+        text = _slower_text(layer)
+        if text:
+            warnings.warn(text, UserWarning, stacklevel=level)
+
+
+def _slower_text(layer: TNModule) -> str:
+    """What is told of a layer; empty if it is not slower."""
+    graph, batch = layer.graph, layer.nominal
+    slow = {mode: told for mode, told in predicted(layer).items() if told.ratio > SLOWER}
+    if not slow:
+        return ""
+    names = {"infer": "inference", "train": "training"}
+    figures = [
+        f"{names[mode]} {told.ratio:.2f} times ({duration(told.seconds)} against {duration(told.dense_seconds)})"
+        for mode, told in sorted(slow.items())
+    ]
+    fixes = ["lower the ranks", "give the batch that you use (batch=...)"]
+    if "infer" in slow:
+        fixes.append("ship it with tnmars.freeze(model, 'fast'), which may take the dense weight")
+    return (
+        f"the layer {graph.kind} {graph.signature} is predicted to be slower than torch's own at batch "
+        f"{batch}: {'; '.join(figures)}. It saves memory, not time. To change that, {', or '.join(fixes)}. "
+        "compile(..., warn=False) turns this warning off; tune=True measures instead of estimating."
+    )
