@@ -7,7 +7,6 @@ input, parameters and buffers. `torch.compile` and `torch.export` take the plans
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import torch
