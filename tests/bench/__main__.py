@@ -80,12 +80,13 @@ def main(given: list[str] | None = None) -> int:
             print("\n".join([markdown(report.table(rows), padded=True), "", *report.summary(rows), ""]))
     if not asked.no_masks:
         given_names = asked.rows or (QUICK if asked.quick else "")
-        timed = [
-            masks.run_masks(case, rounds=2 if asked.quick else 25, tune=not asked.quick) for case in cases(given_names)
-        ]
-        print("\n".join([markdown(masks.table(timed), padded=True), "", *masks.summary(timed), ""]))
-        written["masks"] = masks.as_json(timed)
-        _write(asked, written)
+        rounds = 2 if asked.quick else 25
+        written["masks"] = []
+        for count in map(int, asked.threads.split(",")):
+            timed = [masks.run_masks(case, count, rounds=rounds, tune=not asked.quick) for case in cases(given_names)]
+            print("\n".join([markdown(masks.table(timed), padded=True), "", *masks.summary(timed), ""]))
+            written["masks"] += masks.as_json(timed)
+            _write(asked, written)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
         print("\n".join([markdown(sweep.table(found), padded=True), "", *sweep.summary(found)]))

@@ -21,6 +21,7 @@ from tnmars import families
 from tnmars.compiler import compile
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
+from tnmars.layer.predicted import SLOWER as ANNOUNCED
 from tnmars.program.against_dense import against_dense
 from tnmars.program.form import measure, total
 from tnmars.text.tables import markdown
@@ -66,11 +67,11 @@ class Point:
 
     @property
     def is_missed(self) -> bool:
-        return self.measured > SLOWER and self.predicted <= 1.0
+        return self.measured > SLOWER and self.predicted <= ANNOUNCED
 
     @property
     def is_false(self) -> bool:
-        return self.predicted > 1.0 and self.measured <= 1.0
+        return self.predicted > ANNOUNCED and self.measured <= 1.0
 
 
 def points(graph: Graph, name: str, batch: int, rounds: int, budget: float) -> list[Point]:

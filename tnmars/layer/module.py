@@ -83,9 +83,9 @@ class Shell(nn.Module):
     @passed_over
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The output."""
-        return self.__dict__[PASS](self, *inputs, **named)  # type: ignore[no-any-return]
+        return self.__dict__[PASS](self, inputs, named)  # type: ignore[no-any-return]
 
-    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def _forward(self, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Tensor:
         return forward(self, inputs, named)
 
 
@@ -207,7 +207,7 @@ class TNModule(Shell):
         self.opening = Opening(self.planner)
         self._fits, self._recent = fitting(self.graph), Recent()
 
-    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def _forward(self, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Tensor:
         """The output. An ordinary input takes the fast path."""
         if len(inputs) == 1 and not named:
             x = inputs[0]

@@ -17,6 +17,10 @@ functorch = torch._C._functorch
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 frames = torch._C._dynamo.eval_frame
+# names of their own, because every pass of a layer looks them up
+is_compiling = torch.compiler.is_compiling
+is_tracing = torch._C._is_tracing
+is_autocasting = torch._C._is_any_autocast_enabled
 
 
 def is_plain() -> bool:
@@ -33,7 +37,7 @@ def is_undisturbed() -> bool:
 
 def is_eager() -> bool:
     """Whether torch runs operations one by one, in the dtypes that they are given: no tracing, no autocast."""
-    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._is_any_autocast_enabled())
+    return not (is_compiling() or is_tracing() or is_autocasting())
 
 
 def passed_over(function: Callable[Given, Made]) -> Callable[Given, Made]:

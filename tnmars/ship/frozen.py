@@ -72,7 +72,7 @@ class FrozenLayer(Shell):
         super().__setstate__({**state, "graph": graph, "form": form})
         self._prepare()
 
-    def _forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+    def _forward(self, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Tensor:
         """The output. An ordinary input takes the fast path."""
         buffers: dict[str, Any] = self._buffers  # attributes of a module are looked up slowly
         rows = ordinary(inputs[0], self._fits, buffers["_anchor"].dtype) if len(inputs) == 1 and not named else None
