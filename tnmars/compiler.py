@@ -54,7 +54,8 @@ def compile(
         tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer; equal layers are
             timed once, also in later processes, because the winners are kept in the user's cache folder.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
-        model: The cost model that plans are chosen by; by default the calibrated one of this machine.
+        model: The cost model that plans are chosen by; by default the calibrated one of this machine for the type of
+            device.
         device: Where parameters live, as in torch's layers.
         dtype: The floating-point type of the parameters, as in torch's layers.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
@@ -98,5 +99,6 @@ def compile(
         )
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
-    planner = Planner(declared, model or machine_model(), batch, image, optimizer, decide, is_last)
+    kind = torch.device(device or torch.get_default_device()).type
+    planner = Planner(declared, model or machine_model(kind), batch, image, optimizer, decide, is_last)
     return TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
