@@ -57,7 +57,8 @@ def compile(
         tune: Whether close candidates are timed on this machine. Costs up to a few seconds per layer; equal layers are
             timed once, also in later processes, because the winners are kept in the user's cache folder.
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
-        model: The cost model that plans are chosen by; by default the calibrated one of this machine.
+        model: The cost model that plans are chosen by; by default the calibrated one of this machine for the type of
+            device.
         warn: Whether to warn if the layer is predicted to be slower than torch's own at the nominal batch, for
             inference or in training. It never warns of tables, nor of weights with fewer than 4,096 entries.
         device: Where parameters live, as in torch's layers.
@@ -103,7 +104,8 @@ def compile(
         )
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
-    planner = Planner(declared, model or machine_model(), batch, image, optimizer, decide, is_last)
+    kind = torch.device(device or torch.get_default_device()).type
+    planner = Planner(declared, model or machine_model(kind), batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:
         warn_if_slower(layer, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import report, sweep
+from bench import cold_tuning, convs, many_layers, report, sweep
 from bench.__main__ import main
 from bench.cases import MODES, Case, cases
 from bench.memory import peak_memory
@@ -147,3 +147,24 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(target.read_text())["rows"][0]["case"] == "TT 784 r4-3-4 (1)"
     assert "speed" in capsys.readouterr().out
     assert main(["--rows", "nonsense", "--no-sweep"]) == 2
+
+
+def test_convolutions_are_timed_in_both_formats() -> None:
+    case = replace(convs.cases("CP r32 64")[0], batch=1, image=8)
+    rows = [convs.measure(case, name, "training", rounds=1, budget=0.1, tune=False) for name in convs.FORMATS]
+    assert all(row.is_kept and row.ratio > 0 and row.by_hand > 0 for row in rows)
+    assert rows[0].flops == rows[1].flops < 1
+    assert [len(cells) for cells in convs.table(rows)] == [len(convs.HEADER)] * 3
+
+
+def test_a_fresh_process_tunes_and_times_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(convs.cases("ring r8 64")[0], batch=1, image=6)
+    monkeypatch.setattr(convs, "cases", lambda name: [small])
+    ratio, _, chosen, *_ = cold_tuning.child("any", "infer", 1).split()
+    assert float(ratio) >= 1
+    assert chosen.rstrip(",")
+
+
+def test_layers_of_a_model_are_compiled() -> None:
+    assert many_layers.seconds("TT r64", tune=False, blocks=1, device="meta") > 0
+    assert len(many_layers.SHAPES) * many_layers.BLOCKS == 72

@@ -119,24 +119,34 @@ def compile_(
 
 @click.command(epilog="Example: tnmars calibrate --show")
 @click.option("--show", is_flag=True, help="Print the cost model instead of saving it.")
+@click.option("--device", default="cpu", show_default=True, help="The device to measure, such as cuda.")
 @JSON
-def calibrate(show: bool, as_json: bool) -> None:
+def calibrate(show: bool, device: str, as_json: bool) -> None:
     """Measure this machine, and save a cost model for it.
 
-    The model is saved in the user's cache folder. Plans are chosen by it from then on, instead of by the model that
-    tnmars ships.
+    The model is saved in the user's cache folder, one for each type of device. Plans are chosen by it from then on,
+    instead of by the model that tnmars ships.
     """
-    from tnmars.plan.cost import CostModel
+    import torch
+
+    from tnmars.plan.cost import shipped_model
     from tnmars.timing import calibrate as timings
 
+    try:
+        kind = torch.empty(0, device=device).device.type
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise click.BadParameter(f"torch has no device '{device}' here.", param_hint="--device") from None
+    if kind == "meta":
+        raise click.BadParameter("the meta device computes nothing.", param_hint="--device")
+    shipped = shipped_model(kind)
     click.echo("timing matrix products, copies, convolutions and lookups; this takes about ten seconds", err=True)
-    samples = timings.samples()
-    model = timings.fit(samples)
-    before, after = timings.error(CostModel(), samples) ** 0.5, timings.error(model, samples) ** 0.5
+    samples = timings.samples(device=device)
+    model = timings.fit(samples, shipped)
+    before, after = timings.error(shipped, samples) ** 0.5, timings.error(model, samples) ** 0.5
     if show:
         click.echo(json.dumps(model.to_json(), indent=1))
         return
-    path = timings.save_model(model)
+    path = timings.save_model(model, device=kind)
     was, now = exp(before), exp(after)
     if as_json:
         made = {"file": str(path), "error": now, "shipped_error": was, "model": model.to_json()}

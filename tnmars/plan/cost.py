@@ -1,13 +1,15 @@
 """What a step of a contraction costs in time: a frozen value with shipped constants, replaced by `tnmars calibrate`.
 
 The shape of the model comes from measurements on a CPU: a fixed cost per call, multiply-adds at a rate that falls for
-skinny matrices, and bytes moved. Counts of operations are exact; seconds are estimates.
+skinny matrices, and bytes moved. Each type of device has its own implementation. Counts of operations are exact;
+seconds are estimates.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from math import isfinite
@@ -154,34 +156,92 @@ class CostModel:
         return asdict(self)
 
 
-def cache_file() -> Path:
-    """Where the calibrated model of this machine is kept, in the user's cache folder."""
+TILE = 64
+"""The rows and columns of a result that one block of threads of an accelerator computes."""
+
+
+@dataclass(frozen=True)
+class AcceleratorModel(CostModel):
+    """The constants of a GPU or another accelerator: results in tiles, calls that only queue work, memory kept ready.
+
+    The defaults are rough figures from data sheets, for float32. Nothing was measured: `calibrate` on the device does.
+
+    Example:
+        >>> from tnmars.plan.cost import AcceleratorModel
+        >>> model = AcceleratorModel()
+        >>> model.matmul(1, 4096, 33, 4096) > 0.9 * model.matmul(1, 4096, 64, 4096)
+        True
+    """
+
+    peak: float = 15e12
+    half_rows: float = 64.0
+    half_columns: float = 64.0
+    half_depth: float = 64.0
+    narrow: float = 1.0
+    conv_peak: float = 12e12
+    half_channels: float = 64.0
+    grouped: float = 1.0
+    call: float = 8e-6
+    batched_call: float = 8e-6
+    small_product: float = 2e-9
+    conv_call: float = 15e-6
+    element_call: float = 6e-6
+    copy_call: float = 6e-6
+    copy_rate: float = 1e12
+    stride_cost: float = 2e-11
+    run_cost: float = 1e-12
+    rate: float = 1.2e12
+    gather_rate: float = 5e11
+
+    def _shape_share(self, rows: int, columns: int) -> float:
+        """A tile takes as long whether it is full or not."""
+        tiled = [-(-side // TILE) * TILE for side in (rows, columns)]
+        share = rows / (tiled[0] + self.half_rows) * columns / (tiled[1] + self.half_columns)
+        return max(share, 1e-6)
+
+    def fresh(self, elements: int) -> float:
+        """Torch's allocator keeps the memory of the device."""
+        return 0.0
+
+
+MODELS: Mapping[str, type[CostModel]] = {"cpu": CostModel, "meta": CostModel}
+"""The implementation of the cost model by the type of a device; others are accelerators."""
+
+
+def shipped_model(device: str = "cpu") -> CostModel:
+    """The shipped model for a type of device, such as `cpu` or `cuda`."""
+    return MODELS.get(device, AcceleratorModel)()
+
+
+def cache_file(device: str = "cpu") -> Path:
+    """Where the calibrated model of this machine is kept for a type of device, in the user's cache folder."""
     try:
         root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     except RuntimeError:
         hint = "Set HOME or XDG_CACHE_HOME to a folder."
         raise TnmarsError(Problem("this user has no home folder, and so no cache.", hint)) from None
-    return Path(root) / "tnmars" / "cost_model.json"
+    name = "cost_model.json" if device in MODELS else f"cost_model_{device}.json"
+    return Path(root) / "tnmars" / name
 
 
-def machine_model() -> CostModel:
-    """The calibrated model of this machine if there is one, else the shipped one.
+def machine_model(device: str = "cpu") -> CostModel:
+    """The calibrated model of this machine for a type of device if there is one, else the shipped one.
 
     `TNMARS_COST_MODEL=shipped` asks for the shipped one, as tests do.
     """
     if os.environ.get("TNMARS_COST_MODEL") == "shipped":
-        return CostModel()
+        return shipped_model(device)
     try:
-        path = cache_file()
+        path = cache_file(device)
         written = path.stat().st_mtime_ns
     except (OSError, TnmarsError):
-        return CostModel()
-    return _read(path, written)
+        return shipped_model(device)
+    return _read(path, written, shipped_model(device))
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, written: int) -> CostModel:
-    """The model in a file, as of the time when the file was written."""
+def _read(path: Path, written: int, shipped: CostModel) -> CostModel:
+    """The model in a file, as of the time when the file was written; constants that it lacks are the shipped ones."""
     try:
         with path.open("rb") as stream:
             found = json.loads(stream.read(MAX_BYTES))
@@ -189,6 +249,6 @@ def _read(path: Path, written: int) -> CostModel:
         constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
         if not all(isfinite(value) and value > 0 for value in constants.values()):
             raise ValueError("a constant is not above 0")
-        return replace(CostModel(), **constants)
+        return replace(shipped, **constants)
     except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         raise TnmarsError(f"{path}: must be a cost model; run 'tnmars calibrate' again, or remove the file.") from None

@@ -18,7 +18,7 @@ from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
-from tnmars.plan.cost import CostModel
+from tnmars.plan.cost import AcceleratorModel, CostModel
 from tnmars.plan.trees import OPTIMIZERS
 from tnmars.program.choice import NO_LIMIT, Planner
 from tnmars.program.codec import plan_from_json, plan_to_json
@@ -47,6 +47,7 @@ def to_json(layer: TNModule) -> dict[str, Any]:
         "optimizer": planner.optimizer,
         "tune": planner.decide is not None,
         "cost_model": planner.model.to_json(),
+        "accelerator": isinstance(planner.model, AcceleratorModel),
         "dtype": str(layer.dtype),
         "fixed": [name for name, value in layer.named_parameters() if not value.requires_grad],
         "plans": plan_to_json(layer.programs.plans),
@@ -105,7 +106,7 @@ def _layer(data: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch
     _check_shapes(graph, tensors, gated)
     planner = Planner(
         graph,
-        _cost_model(_field(data, "cost_model")),
+        _cost_model(_field(data, "cost_model"), data.get("accelerator") is True),  # older files do not say
         _field(data, "batch"),
         _field(data, "image"),
         _field(data, "optimizer"),
@@ -192,11 +193,11 @@ def _check_shapes(graph: Graph, tensors: Mapping[str, Tensor], gated: bool) -> N
         raise CheckpointError(problems)
 
 
-def _cost_model(data: Mapping[str, Any]) -> CostModel:
+def _cost_model(data: Mapping[str, Any], is_accelerator: bool) -> CostModel:
     known = {entry.name for entry in fields(CostModel)}
     constants = {key: value for key, value in data.items() if key in known}
     for key, value in constants.items():
         if not is_number(value) or value <= 0 or (key == "item" and not is_int(value, 1)):
             text = f"'{key}' of its cost model is {shorten(repr(value))}, but must be a number above 0."
             raise CheckpointError(text)
-    return replace(CostModel(), **constants)
+    return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from tnmars.files import make_folder, write_text
-from tnmars.plan.cost import CostModel, cache_file
+from tnmars.plan.cost import CostModel, cache_file, shipped_model
 from tnmars.plan.steps import last_run
 from tnmars.timing.clock import in_turns
 
@@ -77,35 +77,36 @@ ROUNDS = 10_000
 
 
 @torch.no_grad()
-def samples(budget: float = 0.05) -> list[Sample]:
-    """Timed operations of every sort that the model prices."""
+def samples(budget: float = 0.05, device: torch.device | str = "cpu") -> list[Sample]:
+    """Timed operations of every sort that the model prices, on a device."""
     found = []
-    for method, arguments, action in _operations():
-        [seconds] = in_turns([action], rounds=ROUNDS, budget=budget)
+    for method, arguments, action in _operations(device):
+        [seconds] = in_turns([action], rounds=ROUNDS, budget=budget, device=device)
         found.append(Sample(method, arguments, seconds))
     return found
 
 
-def _operations() -> Iterator[tuple[str, tuple[int, ...], Callable[[], object]]]:
+def _operations(device: torch.device | str) -> Iterator[tuple[str, tuple[int, ...], Callable[[], object]]]:
+    normal = partial(torch.randn, device=device)
     for batch, rows, depth, columns in SHAPES:
-        one, two = torch.randn(batch, rows, depth), torch.randn(batch, depth, columns)
+        one, two = normal(batch, rows, depth), normal(batch, depth, columns)
         product = partial(torch.bmm, one, two) if batch > 1 else partial(torch.mm, one[0], two[0])
         yield "matmul", (batch, rows, columns, depth), product
     for shape, order in COPIES:
-        value = torch.randn(shape)
+        value = normal(*shape)
         labels = tuple(map(str, range(len(shape))))
         run, jumps = last_run(labels, tuple(map(str, order)), dict(zip(labels, shape, strict=True)))
         yield "copy", (value.numel(), run, jumps), value.permute(order).contiguous
     for count in ELEMENTS:
-        yield "elementwise", (3 * count, count), partial(torch.mul, torch.randn(count), torch.randn(count))
+        yield "elementwise", (3 * count, count), partial(torch.mul, normal(count), normal(count))
     for batch, inside, outside, taps, image, stride in CONVOLUTIONS:
-        value, weight = torch.randn(batch, inside, image, image), torch.randn(outside, inside, taps, taps)
+        value, weight = normal(batch, inside, image, image), normal(outside, inside, taps, taps)
         before, after = (batch * side * side for side in (image, -(-image // stride)))
         moved = before * inside + after * outside
         numbers = (after * inside * outside * taps * taps, moved, min(inside, outside))
         yield "conv", numbers, partial(torch.nn.functional.conv2d, value, weight, padding=taps // 2, stride=stride)
     for rows, width in ROWS:
-        table, index = torch.randn(5000, width), torch.randint(0, 5000, (rows,))
+        table, index = normal(5000, width), torch.randint(0, 5000, (rows,), device=device)
         yield "gather", (rows * width,), partial(torch.nn.functional.embedding, index, table)
 
 
@@ -137,14 +138,14 @@ def fit(found: Sequence[Sample], start: CostModel | None = None, rounds: int = 3
     return best
 
 
-def calibrate(budget: float = 0.05) -> CostModel:
-    """A cost model for this machine."""
-    return fit(samples(budget))
+def calibrate(budget: float = 0.05, device: torch.device | str = "cpu") -> CostModel:
+    """A cost model for a device of this machine."""
+    return fit(samples(budget, device), shipped_model(torch.device(device).type))
 
 
-def save_model(model: CostModel, path: Path | None = None) -> Path:
-    """Writes a cost model to the cache folder."""
-    target = path or cache_file()
+def save_model(model: CostModel, path: Path | None = None, device: str = "cpu") -> Path:
+    """Writes a cost model for a type of device to the cache folder."""
+    target = path or cache_file(device)
     make_folder(target.parent)
     write_text(target, json.dumps(model.to_json(), indent=1) + "\n")
     return target

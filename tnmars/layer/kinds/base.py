@@ -85,7 +85,10 @@ def check_dtype(layer: Layer, value: Tensor, what: str = "input") -> None:
 
 
 def check_index(index: Tensor, count: int, what: str) -> None:
-    """Raises `ShapeError` where an entry is not an index below `count`. A compiled graph checks when it runs."""
+    """Raises `ShapeError` where an entry is not an index below `count`.
+
+    A compiled graph checks when it runs, and so does an accelerator: the host does not wait for it.
+    """
     if index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"index has dtype {index.dtype}, but must be int64 or int32.")
     if torch.compiler.is_compiling():
@@ -95,6 +98,10 @@ def check_index(index: Tensor, count: int, what: str) -> None:
         return
     index = unwrapped(index)
     if index.numel() == 0 or index.is_meta:
+        return
+    if index.device.type != "cpu":
+        fits = ((index >= 0) & (index < count)).all()
+        assert_in_graph(fits, f"index out of range: {what}s are from 0 to {count - 1}")
         return
     low, high = index.aminmax()
     if low < 0 or high >= count:

@@ -47,7 +47,7 @@ def _bags(layer: Layer, index: Tensor, offsets: Tensor | None, weights: Tensor |
     flat, first = index.reshape(-1), bags.starts(index, offsets)
     flat_weights = None if weights is None else weights.reshape(-1)
     skip = _skipped(layer.graph)
-    if is_traced(flat) or is_traced(first) or flat.is_meta:
+    if is_traced(flat) or is_traced(first) or flat.device.type != "cpu":
         kept = None if skip is None else flat.ne(skip)
         return bags.spread(_taken(layer, flat), index, first, mode, flat_weights, kept)
     if offsets is not None:
@@ -63,8 +63,11 @@ def _bags(layer: Layer, index: Tensor, offsets: Tensor | None, weights: Tensor |
 
 
 def _rows(layer: Layer, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows of the table, and the place of each token's row among them; none where each token has its row in turn."""
-    if is_traced(tokens) or layer.is_table or tokens.shape[0] < UNIQUE_FROM:
+    """Rows of the table, and the place of each token's row among them; none where each token has its row in turn.
+
+    On an accelerator repeated tokens are looked up each: the host would have to wait for the number of different ones.
+    """
+    if is_traced(tokens) or layer.is_table or tokens.shape[0] < UNIQUE_FROM or tokens.device.type != "cpu":
         return _taken(layer, tokens), None
     different, place = torch.unique(tokens, return_inverse=True)
     return _taken(layer, different), place
