@@ -17,7 +17,7 @@ import opt_einsum
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import tnmars
 from tnmars.graph import Graph, Role
@@ -108,9 +108,11 @@ def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) ->
     if graph.kind == "linear":
         return F.linear(inputs[0], torch.block_diag(*weight.chunk(groups)) if groups > 1 else weight, bias)
     if graph.kind == "conv":
-        function = (F.conv1d, F.conv2d, F.conv3d)[len(graph.kernel_size) - 1]
-        others = {key: value for key, value in options.items() if key != "bias"}
-        return function(inputs[0], weight, bias, groups=groups, **others)
+        kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(graph.kernel_size) - 1]
+        own = {**options, "bias": bias is not None, "groups": groups, "device": "meta", "dtype": weight.dtype}
+        conv = kind(weight.shape[1] * groups, weight.shape[0], graph.kernel_size, **own)
+        state = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+        return torch.func.functional_call(conv, state, (inputs[0],))
     if "mode" in options:
         return F.embedding_bag(inputs[0], weight, mode=options["mode"], padding_idx=options.get("padding_idx"))
     if graph.kind == "embedding":

@@ -217,6 +217,8 @@ def _conv_options(draw: Draw, spatial: int) -> dict[str, object]:
     strided = found.get("stride", 1) not in (1, (1,) * spatial)
     if draw(st.booleans()):
         found["padding"] = draw(numbers if strided else numbers | st.just("same"))
+    if draw(st.integers(0, 3)) == 3:
+        found["padding_mode"] = draw(st.sampled_from(("reflect", "replicate", "circular", "zeros")))
     if draw(st.booleans()):
         found["dilation"] = draw(per_axis(1, 2))
     if draw(st.booleans()):
@@ -440,13 +442,15 @@ def graphs(
     terms: int = 3,
     least_terms: int = 1,
     grouped: bool | None = None,
+    bordered: bool = False,
 ) -> Graph:
     """Random valid graphs of the given kinds.
 
     Each term has at most `max_cores` cores: connected ones if `connected`, without cycles if `trees_only` (both: a
     tree), with bonds of three to five ends if `hyperedges`, with modes on several cores if `shared`, with at least
     one bond if `bonded`. There are `least_terms` to `terms` terms; 0 also draws graphs whose weight is zero. One in
-    four graphs of a kind that may have groups has them, or all of them if `grouped`, or none.
+    four graphs of a kind that may have groups has them, or all of them if `grouped`, or none. A convolution is
+    padded with other than zeros if `bordered`, else now and then.
     """
     names = draw(_names())
     kind = draw(st.sampled_from(list(kinds)))
@@ -454,6 +458,9 @@ def graphs(
     may = Role.GROUP in KINDS[kind].roles
     if may and (draw(st.integers(0, 3)) == 3 if grouped is None else grouped):
         frame = draw(_grouped(frame, names))
+    if bordered and kind == "conv":
+        frame.options["padding_mode"] = draw(st.sampled_from(("reflect", "replicate", "circular")))
+        frame.options.setdefault("padding", draw(st.sampled_from((1, 2))))
     shape = Shape(max_cores, connected, trees_only, hyperedges, shared, bonded)
     found = draw(_terms(frame.modes, names, shape, least_terms, terms))
     several = {edge for term in found for edge, cores in term.ends().items() if len(cores) > 1}

@@ -148,6 +148,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "weight_vocab_twice": lambda: _embedding(vocab=3, features={"lookup": 3}),
     "weight_modes": lambda: _linear(inputs={"1": 4, "i": 0}, outputs=3.5),
     "weight_features": lambda: _linear(features={"inn": 4}),
+    "option_border": lambda: _conv(options={"padding_mode": "mirror"}),
     "weight_groups": lambda: tnmars.families.of_layer("tt", "conv", 6, 8, kernel=(3,), groups=4, rank=2),
     "weight_axis": lambda: _map(arguments={"x": "b (i"}),
     # rewrites and factors

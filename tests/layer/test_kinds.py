@@ -60,6 +60,15 @@ def test_sizes_are_those_of_torchs_layers() -> None:
     conv = tnmars.compile(oracle.spec("tucker2_conv"))
     own = torch.nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding)
     names = kind_of(conv.graph).sizes(conv.graph)
-    assert set(names) == {"in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups"}
+    assert set(names) == {
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+    }
     assert all(hasattr(own, name) for name in names)
     assert own.weight.shape == conv.dense().shape

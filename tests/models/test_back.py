@@ -227,6 +227,7 @@ CHAINS = {
     "tucker2_lenet_conv": "Conv2d(20, 20, 1x1), Conv2d(20, 20, 5x5), Conv2d(20, 50, 1x1)",
     "cp_conv": "Conv2d(64, 48, 1x1), Conv2d(48, 48, 3x1, groups=48), Conv2d(48, 48, 1x3, groups=48), "
     "Conv2d(48, 64, 1x1)",
+    "grouped_conv": "Conv2d(64, 48, 3x3, groups=16), Conv2d(48, 64, 1x1, groups=16)",
     "cp_conv3d": "Conv3d(32, 32, 1x1x1), Conv3d(32, 32, 3x1x1, groups=32), Conv3d(32, 32, 1x3x1, groups=32), "
     "Conv3d(32, 32, 1x1x3, groups=32), Conv3d(32, 32, 1x1x1)",
 }

@@ -153,10 +153,6 @@ MISTAKES = {
         lambda: tnmars.from_dense(nn.Conv2d(8, 8, 3, groups=2), oracle.spec("grouped_conv")),
         "weight of shape (8, 4, 3, 3) in 2 groups",
     ),
-    "circular": (
-        lambda: tnmars.from_dense(nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular"), ranks=2),
-        "its padding_mode is 'circular'",
-    ),
     "norm": (lambda: tnmars.from_dense(nn.Embedding(4, 4, max_norm=1.0), ranks=2), "the option max_norm"),
     "maximum": (lambda: tnmars.from_dense(nn.EmbeddingBag(4, 4, mode="max"), ranks=2), "its mode is 'max'"),
     "forward": (lambda: tnmars.from_dense(Own(4, 4), ranks=2), "Own has a forward method of its own"),

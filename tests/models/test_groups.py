@@ -154,10 +154,10 @@ def test_a_metric_of_blocks(is_coupled: bool) -> None:
 
 @pytest.mark.parametrize("family", ["lowrank", "tucker2"])
 def test_calibration_inputs_of_a_grouped_layer(family: str) -> None:
-    """Inputs that have a pattern decide what is kept."""
+    """A pattern that the inputs of all groups have decides what is kept."""
     torch.manual_seed(0)
     layer = nn.Conv2d(8, 12, 3, groups=4, bias=False).double()
-    pattern = torch.randn(8, 5, 5, dtype=torch.float64)
+    pattern = torch.randn(2, 5, 5, dtype=torch.float64).repeat(4, 1, 1)
     x = torch.randn(64, 8, 1, 1, dtype=torch.float64) * pattern + 0.1 * torch.randn(64, 8, 5, 5, dtype=torch.float64)
     weighed = tnmars.from_dense(layer, family, parameters=90, inputs=x)
     plain = tnmars.from_dense(layer, family, parameters=90)

@@ -61,7 +61,6 @@ class Other(nn.Linear):
         (Other(2, 2), "Other has a forward method of its own"),
         (parametrizations.weight_norm(nn.Linear(2, 2)), "its weight is parametrized"),
         (nn.LazyConv2d(3, 3), "its weight is not initialized; run the model once first"),
-        (nn.Conv2d(4, 4, 3, padding_mode="reflect"), "its padding_mode is 'reflect'; only 'zeros' is supported"),
         (nn.Embedding(4, 4, max_norm=2.0), "it has the option max_norm, which is not supported"),
         (nn.Embedding(4, 4, scale_grad_by_freq=True), "it has the option scale_grad_by_freq, which is not supported"),
         (nn.EmbeddingBag(4, 4, mode="max"), "its mode is 'max'; only 'sum' and 'mean' are supported"),

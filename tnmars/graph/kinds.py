@@ -67,8 +67,16 @@ class Option:
 
 STRIDE = Option("stride", "axes", 1, "the step between output positions, one number or one per spatial axis")
 PADDING = Option(
-    "padding", "padding", 0, "zeros around the input, one number or one per spatial axis, or 'same' or 'valid'"
+    "padding",
+    "padding",
+    0,
+    "entries added on each side, one number or one per spatial axis, or 'same' or 'valid'",
 )
+PADDING_MODE = Option(
+    "padding_mode", "border", "zeros", "what is around the input: 'zeros', 'reflect', 'replicate' or 'circular'"
+)
+BORDERS = ("zeros", "reflect", "replicate", "circular")
+"""The ways to pad the input of a convolution."""
 DILATION = Option("dilation", "axes", 1, "the distance between taps, one number or one per spatial axis")
 BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to the output")
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")
@@ -130,7 +138,7 @@ KINDS = {
             (Role.KERNEL,),
             (Role.IN, Role.OUT),
             (Role.OUT, Role.IN, Role.KERNEL),
-            (STRIDE, PADDING, DILATION, BIAS),
+            (STRIDE, PADDING, DILATION, BIAS, PADDING_MODE),
             "torch.nn.Conv1d, Conv2d or Conv3d",
         ),
         Kind(

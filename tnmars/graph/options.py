@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tnmars.errors import Problem, listing, nearest, plural
-from tnmars.graph.kinds import BAGS, Kind, Option
+from tnmars.graph.kinds import BAGS, BORDERS, Kind, Option
 from tnmars.graph.parts import MAX_SIZE, as_int, is_int
 
 OptionValue = int | str | tuple[int, ...]
@@ -40,6 +40,8 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
         text = f"option '{option.name}' is {value!r}, but must be a row number."
     elif option.takes == "bag" and value not in BAGS:
         text = f"option '{option.name}' is {value!r}, but must be 'sum' or 'mean'."
+    elif option.takes == "border" and value not in BORDERS:
+        text = f"option '{option.name}' is {value!r}, but must be one of {', '.join(BORDERS)}."
     elif option.takes == "axes":
         text = _axes_problem(option, value, spatial, least=1)
     elif option.takes == "padding" and value not in ("same", "valid"):

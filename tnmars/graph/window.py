@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Window:
     """The window that a convolution moves over its input, one entry for each spatial axis.
 
-    `padding` is `"same"`, or the number of zeros on each side.
+    `padding` is `"same"`, or the number of entries added on each side; `border` says which, as torch's `padding_mode`.
 
     >>> window = Window(kernel=(3, 5), stride=(2, 1), dilation=(1, 2), padding=(1, 0))
     >>> window.reach(1), window.out_length(32, 0), window.out_length(32, 1)
@@ -24,6 +24,7 @@ class Window:
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
     padding: tuple[int, ...] | str = ()
+    border: str = "zeros"
 
     @classmethod
     def of(cls, kernel: tuple[int, ...], options: Mapping[str, object]) -> Window:
@@ -34,6 +35,7 @@ class Window:
             _each(options.get("stride", 1), len(kernel)),
             _each(options.get("dilation", 1), len(kernel)),
             "same" if padding == "same" else _each(padding, len(kernel)),
+            str(options.get("padding_mode", "zeros")),
         )
 
     @property
@@ -46,7 +48,7 @@ class Window:
         return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def sides(self, axis: int) -> tuple[int, int]:
-        """The zeros before and after the input. For `"same"`, torch puts the odd one after it."""
+        """The entries added before and after the input. For `"same"`, torch puts the odd one after it."""
         if isinstance(self.padding, str):
             total = self.reach(axis) - 1
             return total // 2, total - total // 2
@@ -65,7 +67,16 @@ class Window:
         >>> Window(kernel=(3,), stride=(2,), dilation=(2,), padding=(1,)).least_length(0)
         3
         """
-        return max(1, self.reach(axis) - sum(self.sides(axis)))
+        side = max(self.sides(axis))
+        needed = {"reflect": side + 1, "circular": side}.get(self.border, 1)  # what the border is made of
+        return max(1, needed, self.reach(axis) - sum(self.sides(axis)))
+
+    def padded(self) -> tuple[tuple[int, int], ...]:
+        """The entries before and after each axis that are added first, because a convolution adds zeros alone."""
+        if self.border == "zeros":
+            return ()
+        sides = tuple(self.sides(axis) for axis in range(self.ndim))
+        return sides if any(map(any, sides)) else ()
 
 
 def _each(value: object, count: int) -> tuple[int, ...]:

@@ -243,6 +243,7 @@ def _convolution(graph: Graph, step: Step, weight: Tensor, groups: int, *, is_fi
         dilation=there(window.dilation, 1),
         groups=groups,
         bias=False,
+        padding_mode=window.border if axes else "zeros",
         device="meta",
     )
     return Part(blank, weight, step.piece.is_trained)

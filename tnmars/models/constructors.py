@@ -58,13 +58,14 @@ def _conv(ndim: int, name: str) -> Any:
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         *,
         family: str | None = None,
         rank: int | None = None,
         **options: Any,
     ) -> TNModule:
         kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
-        own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias}
+        own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
         return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
 
     conv.__name__ = conv.__qualname__ = name
@@ -83,6 +84,7 @@ _CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
         dilation: As in torch.
         groups: As in torch. The inputs and outputs of one group are split into modes.
         bias: As in torch.
+        padding_mode: As in torch.
         family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
             the sizes.
         rank: The size of every bond; or give `ranks`.

@@ -232,7 +232,10 @@ def patches(x: Tensor, layer: DenseLayer) -> Tensor:
         sides = [(span // 2, span - span // 2) if padding == "same" else (0, 0) for span in reach]
     else:
         sides = [(size, size) for size in padding]
-    x = functional.pad(x, [size for side in reversed(sides) for size in side])
+    border = layer.options.get("padding_mode", "zeros")
+    mode = "constant" if border == "zeros" else border
+    if any(map(any, sides)):
+        x = functional.pad(x, [size for side in reversed(sides) for size in side], mode=mode)
     for axis in range(ndim):
         reach_ = dilation[axis] * (layer.kernel[axis] - 1) + 1
         x = x.unfold(2 + axis, reach_, stride[axis])[..., :: dilation[axis]]

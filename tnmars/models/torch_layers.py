@@ -65,12 +65,10 @@ def _linear(layer: nn.Linear) -> DenseLayer | str:
 
 
 def _conv(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> DenseLayer | str:
-    if layer.padding_mode != "zeros":
-        return f"its padding_mode is '{layer.padding_mode}'; only 'zeros' is supported"
     padding = layer.padding if isinstance(layer.padding, str) else tuple(layer.padding)
     options: dict[str, Any] = {"stride": tuple(layer.stride), "dilation": tuple(layer.dilation), "padding": padding}
     kernel = tuple(layer.kernel_size)
-    options["bias"] = layer.bias is not None
+    options |= {"bias": layer.bias is not None, "padding_mode": layer.padding_mode}
     inside, outside = layer.in_channels, layer.out_channels
     return DenseLayer("conv", inside, outside, kernel, options, layer.weight, layer.bias, layer.groups)
 

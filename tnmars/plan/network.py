@@ -224,7 +224,8 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
     taps = flat_modes(graph, Role.KERNEL)
     given = ((BATCH,), modes, *((axis,) for axis in axes))
     after = [graph.window.out_length(image, axis) for axis in range(len(axes))]
-    before = [image] * len(axes) if taps else after  # without taps, patches or positions are taken at the start
+    around = graph.window.padded() or ((0, 0),) * len(axes)
+    before = [image + sum(sides) for sides in around] if taps else after  # without taps, positions are taken first
     entry = Leaf(("x",), (BATCH, *modes, *taps, *axes), False, given)
     return Network(
         (*core_leaves(graph, terms), entry),

@@ -47,6 +47,10 @@ class Frame:
     """The torch function that a dense weight is given to, such as `F.linear`; empty if there is none."""
     is_transposed: bool = False
     """Whether the dense weight lies with its two axes swapped."""
+    border: str = field(default="zeros", metadata={"is_later": True})
+    """What is around the input; other than zeros it is added at the start, and convolutions have no padding."""
+    around: tuple[tuple[int, int], ...] = field(default=(), metadata={"is_later": True})
+    """The entries before and after each spatial axis that are added at the start, if they are not zeros."""
     groups: int = field(default=1, metadata={"is_later": True})
     """The groups of torch's own layer with the dense weight. Those of a program are among its instructions."""
 
@@ -56,9 +60,10 @@ class Frame:
 
     def opened(self, sizes: Sizes) -> dict[str, int]:
         """The lengths of the spatial axes where the contraction begins, if the frame changes them."""
+        found = {spatial(axis): sizes[spatial(axis)] + sum(sides) for axis, sides in enumerate(self.around)}
         if not self.unfold and not self.subsample:
-            return {}
-        window = self.window(self.unfold or (1,) * self.spatial)
+            return found
+        sizes, window = {**sizes, **found}, self.window(self.unfold or (1,) * self.spatial)
         return {spatial(axis): window.out_length(sizes[spatial(axis)], axis) for axis in range(self.spatial)}
 
     def as_dense(self, *, groups: int = 1, is_transposed: bool = False) -> Frame:
@@ -81,7 +86,9 @@ def layer_frame(graph: Graph) -> Frame:
         spatial=window.ndim,
         stride=window.stride,
         dilation=window.dilation,
-        padding=window.padding,
+        padding=(0,) * window.ndim if window.padded() else window.padding,
+        border=window.border if window.padded() else "zeros",
+        around=window.padded(),
         unfold=graph.kernel_size if has_patches else (),
         subsample=bool(window.ndim) and not has_patches and not has_taps,
     )

@@ -24,6 +24,8 @@ def arguments(frame: Frame) -> list[str]:
 def opening(frame: Frame) -> list[str]:
     """What is done to the input before the contraction."""
     lines = []
+    if frame.around:
+        lines.append(f"x0 = F.pad(x0, {_pads(frame.around)}, mode={frame.border!r})")
     if frame.unfold:
         lines += _unfold(frame)
     if frame.subsample:
@@ -45,14 +47,18 @@ def _subsample(frame: Frame) -> list[str]:
     return lines
 
 
+def _pads(sides: Sequence[tuple[int, int]]) -> str:
+    """The entries before and after each axis as `F.pad` takes them, the last axis first."""
+    return listed(str(value) for side in reversed(sides) for value in side)
+
+
 def _unfold(frame: Frame) -> list[str]:
     """Patches of the input as channels, in torch's order: channel slowest, then the taps."""
     window = frame.window(frame.unfold)
     sides = [window.sides(axis) for axis in range(window.ndim)]
     lines = []
     if any(any(side) for side in sides):
-        zeros = [str(value) for side in reversed(sides) for value in side]
-        lines.append(f"x0 = F.pad(x0, {listed(zeros)})")
+        lines.append(f"x0 = F.pad(x0, {_pads(sides)})")
     for axis in range(window.ndim):
         reach, stride, step = window.reach(axis), window.stride[axis], window.dilation[axis]
         lines.append(f"x0 = x0.unfold({2 + axis}, {reach}, {stride})[..., ::{step}]")

@@ -41,6 +41,11 @@ def _check_image(graph: Graph, image: Sequence[int]) -> None:
                 f"input has length {length} along spatial axis {axis + 1}, but the kernel reaches over "
                 f"{window.reach(axis)}."
             )
+        if length < window.least_length(axis):
+            raise ShapeError(
+                f"input has length {length} along spatial axis {axis + 1}, but padding_mode '{window.border}' needs at "
+                f"least {window.least_length(axis)} to add {max(window.sides(axis))} entries on a side."
+            )
 
 
 def fitting(graph: Graph) -> Callable[[Tensor], Tensor | None]:
@@ -56,12 +61,16 @@ def fitting(graph: Graph) -> Callable[[Tensor], Tensor | None]:
 
 
 def _options(graph: Graph) -> dict[str, Any]:
-    return {key: value for key, value in graph.options if key != "bias"}
+    return {key: value for key, value in graph.options if key not in ("bias", "padding_mode")}
 
 
 def dense(graph: Graph, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[len(graph.kernel_size) - 1]
-    return function(x, weight, bias, groups=graph.groups, **_options(graph))
+    options, window = _options(graph), graph.window
+    if window.padded():
+        x = functional.pad(x, [size for sides in reversed(window.padded()) for size in sides], mode=window.border)
+        options["padding"] = 0
+    return function(x, weight, bias, groups=graph.groups, **options)
 
 
 def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -74,7 +83,8 @@ def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) ->
 
 def sizes(graph: Graph) -> dict[str, Any]:
     own = {"in_channels": graph.in_features, "out_channels": graph.out_features, "kernel_size": graph.kernel_size}
-    return {**own, "stride": 1, "padding": 0, "dilation": 1, "groups": graph.groups, **_options(graph)}
+    other = {"groups": graph.groups, "padding_mode": graph.window.border}
+    return {**own, "stride": 1, "padding": 0, "dilation": 1, **other, **_options(graph)}
 
 
 def source(graph: Graph, cores: tuple[str, ...]) -> str:
