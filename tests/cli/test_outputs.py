@@ -126,3 +126,64 @@ def test_a_prune_that_cannot_write_its_spec_writes_nothing(tmp_path: Path, capfd
     assert cli.run(["prune", str(tmp_path / "a"), "-o", str(tmp_path / "b"), "--spec", str(tmp_path / "s.yaml")]) == 2
     assert "s.1.yaml" in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "s.1.yaml"]
+
+
+def two_layers(path: Path) -> str:
+    torch.manual_seed(0)
+    graph = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=5)
+    tnmars.save(torch.nn.Sequential(*(tnmars.compile(graph, selector=tnmars.Mars(spread=1.0)) for _ in range(2))), path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "specs", "said"),
+    [
+        ("s.0.yaml", "p.st", "s.yaml", "s.0.yaml' is also the file of weights"),
+        ("a.st", "w.0.yaml", "w.yaml", "w.0.yaml' is also the file of weights"),
+        ("a.st", "q.st", None, "q.1.yaml' exists and is not the spec of a pruned graph"),
+        ("a.st", "b.st", "q.yaml", "q.1.yaml' exists and is not the spec of a pruned graph"),
+        ("a.st", "README", None, "README' exists and is not a model that tnmars saved"),
+    ],
+)
+def test_the_specs_of_several_layers_replace_nothing(
+    source: str, output: str, specs: str | None, said: str, tmp_path: Path, capfd: Printed
+) -> None:
+    two_layers(tmp_path / source)
+    (tmp_path / "q.1.yaml").write_text("my own")
+    (tmp_path / "README").write_text("my own")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    more = ["--spec", str(tmp_path / specs)] if specs else []
+    assert cli.run(["prune", str(tmp_path / source), "-o", str(tmp_path / output), *more]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_prune_of_several_layers_replaces_its_own_specs(tmp_path: Path) -> None:
+    source = two_layers(tmp_path / "a.st")
+    for _ in range(2):
+        assert cli.run(["prune", source, "-o", str(tmp_path / "b.st")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.st", "b.0.yaml", "b.1.yaml", "b.st"]
+
+
+@pytest.mark.parametrize("name", ["loop.svg", f"{'a' * 5000}.svg"])
+@pytest.mark.parametrize("command", ["show", "diff", "fit", "prune", "report", "compress", "--report"])
+def test_an_output_that_cannot_be_used(command: str, name: str, tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save_spec(GRAPH, tmp_path / "spec.yaml")
+    numpy.save(tmp_path / "x.npy", numpy.zeros((3, 4)))
+    for loop in ("loop.svg", "loop.svg.yaml"):
+        (tmp_path / loop).symlink_to(loop)
+    spec_file, data = str(tmp_path / "spec.yaml"), str(tmp_path / "x.npy")
+    arguments = {
+        "show": ["show", spec_file, "-o"],
+        "diff": ["diff", spec_file, spec_file, "-o"],
+        "fit": ["fit", spec_file, data, "--ranks", "2", "-q", "-o"],
+        "prune": ["prune", spec_file, "-o"],
+        "report": ["report", spec_file, spec_file, "-o"],
+        "compress": ["compress", "no:model", "--budget", "2x", "--data", data, "-o"],
+        "--report": ["compress", "no:model", "--budget", "2x", "--data", data, "-o", data + ".st", "--report"],
+    }
+    before = sorted(tmp_path.iterdir())
+    assert cli.run([*arguments[command], str(tmp_path / name)]) == 2
+    said = capfd.readouterr().err
+    assert "is not a usable path" in said and "internal error" not in said
+    assert sorted(tmp_path.iterdir()) == before

@@ -12,6 +12,8 @@ from typing import Any, cast
 import click
 
 from tnmars.cli.graphs import JSON, SET, NamedPath, need_terms, read_graph
+from tnmars.cli.outputs import check_folder
+from tnmars.files import resolved
 
 ELIMINATION = "elimination"
 ENDINGS = (".yaml", ".safetensors", ".json")
@@ -155,13 +157,12 @@ def _either(names: list[str]) -> str:
 
 def _check_stem(stem: str, *read: str) -> None:
     """Refuses to overwrite what fit did not write, and a folder that does not exist, before the work starts."""
-    inputs = {Path(path).resolve() for path in read}
+    inputs = {resolved(path) for path in read}
     for ending in ENDINGS:
-        if Path(f"{stem}{ending}").resolve() in inputs:
+        if resolved(f"{stem}{ending}") in inputs:
             text = f"'{stem}{ending}' is an input and would be overwritten; choose another stem."
             raise click.BadParameter(text, param_hint="--output")
-    if not Path(stem).resolve().parent.is_dir():
-        raise click.BadParameter(f"the folder of '{stem}' does not exist.", param_hint="--output")
+    check_folder(stem)
     there = [f"{stem}{ending}" for ending in ENDINGS if Path(f"{stem}{ending}").exists()]
     if there and not _is_summary(f"{stem}.json"):
         text = f"'{there[0]}' exists and was not written by this command; remove it, or choose another stem."

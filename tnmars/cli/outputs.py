@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from tnmars.files import resolved
+
 PAGE = b'<meta name="generator" content="tnmars">'
 """What every page of ours contains."""
 
@@ -15,12 +17,18 @@ def check_output(
     output: str, read: Iterable[str | None], is_ours: Callable[[Path], bool], what: str, flag: str = "--output"
 ) -> None:
     """Refuses to write over an input, or over a file that is not `what`. An empty file is nobody's."""
-    path = Path(output)
-    if path.resolve() in {Path(given).resolve() for given in read if given and given != "-"}:
+    path = resolved(output)
+    if path in {resolved(given) for given in read if given and given != "-"}:
         raise click.BadParameter(f"'{output}' is an input and would be overwritten.", param_hint=flag)
     if path.is_file() and path.stat().st_size and not is_ours(path):
         text = f"'{output}' exists and is not {what}; remove it, or choose another file."
         raise click.BadParameter(text, param_hint=flag)
+
+
+def check_folder(output: str, flag: str = "--output") -> None:
+    """Refuses a file in a folder that does not exist."""
+    if not resolved(output).parent.is_dir():
+        raise click.BadParameter(f"the folder of '{output}' does not exist.", param_hint=flag)
 
 
 def holds(mark: bytes) -> Callable[[Path], bool]:
