@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy
@@ -29,6 +30,51 @@ def test_show_draws_over_its_own_pictures_only(ending: str, tmp_path: Path, capf
     assert target.read_bytes() == b"my own"
     target.write_bytes(b"")  # as mktemp makes one
     assert cli.run(["show", str(TT), "-o", str(target)]) == 0
+
+
+def pasted(ending: str, picture: bytes) -> bytes:
+    """A document of the user's that contains a picture of ours."""
+    if ending == "pdf":  # as pdfTeX includes one, and as a viewer adds a note to one
+        return picture.replace(b"/Info ", b"/Info 1") + b"trailer\n<< /Info 1 0 R >>\nstartxref\n9\n%%EOF\n"
+    if ending == "png":
+        return picture[:33] + b"\0\0\0\x04tEXta\0bc\0\0\0\0" + picture[33:]
+    before = {"tex": b"\\documentclass{article}\n", "dot": b"// my own\n", "svg": b'<svg class="mine">'}
+    return before.get(ending, b"<!doctype html>\n<title>Mine</title>") + picture
+
+
+@pytest.mark.parametrize("ending", ["svg", "pdf", "png", "tex", "html", "dot"])
+def test_a_document_with_a_picture_of_ours_is_the_users(ending: str, tmp_path: Path, capfd: Printed) -> None:
+    target = tmp_path / f"a.{ending}"
+    assert cli.run(["show", str(TT), "-o", str(target)]) == 0
+    mine = pasted(ending, target.read_bytes())
+    target.write_bytes(mine)
+    assert cli.run(["show", str(TT), "-o", str(target)]) == 2
+    assert "exists and is not a picture that tnmars drew" in " ".join(capfd.readouterr().err.split())
+    assert target.read_bytes() == mine
+
+
+def test_a_pdf_that_was_written_by_another_is_the_users(tmp_path: Path) -> None:
+    """Its creator is another, even where it contains ours, as one of pdfTeX does with a figure."""
+    target = tmp_path / "a.pdf"
+    assert cli.run(["show", str(TT), "-o", str(target)]) == 0
+    ours = target.read_bytes()
+    end = ours.index(b"trailer")
+    mine = ours[:end] + b"99 0 obj\n<< /Creator (TeX) >>\nendobj\n" + ours[end:]
+    mine = re.sub(rb"/Info \d+", b"/Info 99", mine)
+    target.write_bytes(mine)
+    assert cli.run(["show", str(TT), "-o", str(target)]) == 2
+    assert target.read_bytes() == mine
+
+
+def test_a_page_that_quotes_a_report_is_the_users(tmp_path: Path) -> None:
+    source, target = model_file(tmp_path / "a.safetensors"), tmp_path / "page.html"
+    command = ["report", source, source, "--no-measure", "-o", str(target)]
+    assert cli.run(command) == 0
+    mine = b"<!doctype html>\n<title>Mine</title>\n" + target.read_bytes()
+    target.write_bytes(mine)
+    assert cli.run(command) == 2
+    assert target.read_bytes() == mine
+    assert cli.run(["show", str(TT), "-o", str(target)]) == 2  # a page, but no picture
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])

@@ -9,8 +9,10 @@ import click
 
 from tnmars.files import resolved
 
-PAGE = b'<meta name="generator" content="tnmars">'
-"""What every page of ours contains."""
+PAGE = b'<meta name="generator" content="tnmars">\n'
+"""What every page of ours has before its title."""
+HEAD = 2000
+"""The bytes of a page in which its title starts."""
 
 
 def check_output(
@@ -31,21 +33,19 @@ def check_folder(output: str, flag: str = "--output") -> None:
         raise click.BadParameter(f"the folder of '{output}' does not exist.", param_hint=flag)
 
 
-def holds(mark: bytes) -> Callable[[Path], bool]:
-    """Whether a file that can be read contains a mark."""
-
-    def is_ours(path: Path) -> bool:
-        try:
-            return mark in path.read_bytes()
-        except OSError:
-            return False
-
-    return is_ours
+def _is_page(path: Path) -> bool:
+    """Whether the head of a file is that of a page of ours; a page of the user's may quote one."""
+    try:
+        with path.open("rb") as stream:
+            head, _, rest = stream.read(HEAD).partition(b"<title>")
+    except OSError:
+        return False
+    return bool(rest) and head.startswith(b"<!doctype html>") and head.endswith(PAGE)
 
 
 def check_page(output: str, *read: str | None, flag: str = "--output") -> None:
     """Refuses to write a page over an input, or over a file that is not a page of ours."""
-    check_output(output, read, holds(PAGE), "a page that tnmars wrote", flag)
+    check_output(output, read, _is_page, "a page that tnmars wrote", flag)
 
 
 def check_model(output: str, *read: str | None, flag: str = "--output") -> None:
