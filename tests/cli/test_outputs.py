@@ -107,6 +107,48 @@ def test_fit_writes_over_its_own_files_only(tmp_path: Path, capfd: Printed) -> N
     assert json.loads((tmp_path / "out.json").read_text())["ranks"] == {"r1": {"before": 3, "after": 2}}
 
 
+FILES = (".yaml", ".safetensors", ".json")
+
+
+@pytest.fixture
+def fitting(tmp_path: Path) -> list[str]:
+    tnmars.save_spec(GRAPH, tmp_path / "spec.yaml")
+    numpy.save(tmp_path / "target.npy", numpy.random.default_rng(0).standard_normal((3, 4)))
+    out = str(tmp_path / "out")
+    return ["fit", str(tmp_path / "spec.yaml"), str(tmp_path / "target.npy"), "--ranks", "2", "-q", "-o", out]
+
+
+@pytest.mark.parametrize("ending", FILES)
+def test_fit_does_not_replace_a_file_that_was_edited(
+    ending: str, fitting: list[str], tmp_path: Path, capfd: Printed
+) -> None:
+    assert cli.run(fitting) == 0
+    edited = tmp_path / f"out{ending}"
+    edited.write_bytes(edited.read_bytes().replace(b"r1", b"r9"))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cli.run(fitting) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert f"out{ending}' exists and was not written by this command, or was changed since" in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    edited.unlink()
+    assert cli.run(fitting) == (2 if ending == ".json" else 0)
+
+
+def test_fit_looks_again_before_it_writes(
+    fitting: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Printed
+) -> None:
+    slow = tnmars.fitting.fit
+
+    def meanwhile(*given: object, **options: object) -> object:
+        (tmp_path / "out.yaml").write_text("my own")
+        return slow(*given, **options)
+
+    monkeypatch.setattr(tnmars.fitting, "fit", meanwhile)
+    assert cli.run(fitting) == 2
+    assert "was not written by this command" in " ".join(capfd.readouterr().err.split())
+    assert (tmp_path / "out.yaml").read_text() == "my own"
+
+
 def model_file(path: Path) -> str:
     graph = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=5)
     tnmars.save(tnmars.compile(graph, selector=tnmars.Mars(spread=1.0)), path)
