@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,22 @@ def test_torch_is_not_loaded(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[-1] == "False"
     assert torch is not None
+
+
+@pytest.mark.parametrize(
+    "command", [["show"], ["plan", "--batch", "4"], ["diff", "SPEC"], ["check"]], ids=lambda words: words[0]
+)
+def test_a_spec_may_come_through_a_pipe(command: list[str], tmp_path: Path, capfd: Printed) -> None:
+    tnmars.save_spec(FIRST, tmp_path / "s.yaml")
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(
+        target=(tmp_path / "pipe").write_bytes, args=[(tmp_path / "s.yaml").read_bytes()], daemon=True
+    )
+    writer.start()
+    words = [str(tmp_path / "s.yaml") if word == "SPEC" else word for word in command]
+    assert cli.run([*words, str(tmp_path / "pipe")]) == 0
+    assert capfd.readouterr().out
+    writer.join(10)
 
 
 # --- specs -----------------------------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def test_dot_has_every_part(graph: Graph) -> None:
             assert f'"{term.name}.core.{core.name}" [label="{core.name}"]' in text
     for tag in tags(graph, " "):
         assert text.count(f'label="{tag}"') == list(tags(graph, " ")).count(tag)
-    assert text.count("{") == text.count("}") and text.startswith("graph ")
+    assert text.count("{") == text.count("}") and text.startswith("// Written by tnmars\ngraph ")
     hyperedges = sum(len(ends) > 2 for term in graph.terms for ends in term.ends().values() if term.bonds)
     assert text.count('shape="point"') == hyperedges
 
@@ -294,7 +294,7 @@ def test_hostile_names(name: str) -> None:
         "svg", "title", "style", "rect", "text", "g", "path", "tspan",
     }  # fmt: skip
     assert name in text_of(next(elements(picture, "title")))
-    first = dot(graph).splitlines()[0]
+    first = dot(graph).splitlines()[1]
     assert re.fullmatch(r'graph "(?:[^"\\\n]|\\\\|\\")*" \{', first)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tnmars.cli.graphs import JSON, NamedPath
-from tnmars.cli.outputs import check_model, check_page
+from tnmars.cli.outputs import check_folder, check_model, check_page
 from tnmars.errors import TnmarsError
+from tnmars.files import resolved, write_together
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,6 +112,8 @@ def compress(model: str, data: str, budget: str, rules: dict[str, Any] | None, a
     plan, doubts = _planned(dense, rules, budget, samples, asked["seed"], asked["quiet"])
     for doubt in doubts:
         click.echo(f"warning: {doubt}", err=True)
+    if not asked["dry_run"]:
+        _check_files(output, report, False, (data, asked["weights"]))  # the work took a while
     written = [] if asked["dry_run"] else _written(dense, plan, output, report)
     if as_json:
         click.echo(json.dumps({"files": written, **plan.as_json()}, indent=1))
@@ -128,9 +131,8 @@ def _check_files(output: str | None, report: str | None, is_dry: bool, read: tup
         if not path:
             continue
         check(path, *read, flag=flag)
-        if not Path(path).resolve().parent.is_dir():
-            raise click.BadParameter(f"the folder of '{path}' does not exist.", param_hint=flag)
-    if output and report and Path(output).resolve() == Path(report).resolve():
+        check_folder(path, flag)
+    if output and report and resolved(output) == resolved(report):
         raise click.BadParameter(f"'{report}' is also the file of the model.", param_hint="--report")
 
 
@@ -178,7 +180,6 @@ def _written(dense: nn.Module, plan: CompressionPlan, output: str, report: str |
     """Compresses the model and writes the files: all of them, or none."""
     import copy
 
-    from tnmars.files import write_together
     from tnmars.models.compression import compress_
     from tnmars.reporting import collect, page
     from tnmars.store.model import save

@@ -12,6 +12,8 @@ from typing import Any, cast
 import click
 
 from tnmars.cli.graphs import JSON, SET, NamedPath, need_terms, read_graph
+from tnmars.cli.outputs import check_folder
+from tnmars.files import resolved
 
 ELIMINATION = "elimination"
 ENDINGS = (".yaml", ".safetensors", ".json")
@@ -103,6 +105,7 @@ def fit(spec: str, target: str, as_json: bool, **asked: Any) -> None:
             progress.close()
     for doubt in fitted.doubts:
         click.echo(f"warning: {doubt}", err=True)
+    _check_stem(stem, spec, target, *masks.values())  # the work took a while
     paths = fitted.save(stem)
     if as_json:
         click.echo(json.dumps({"files": [str(path) for path in paths], **fitted.as_json()}, indent=1))
@@ -155,23 +158,18 @@ def _either(names: list[str]) -> str:
 
 def _check_stem(stem: str, *read: str) -> None:
     """Refuses to overwrite what fit did not write, and a folder that does not exist, before the work starts."""
-    inputs = {Path(path).resolve() for path in read}
+    from tnmars.fitting.digests import changed
+
+    inputs = {resolved(path) for path in read}
     for ending in ENDINGS:
-        if Path(f"{stem}{ending}").resolve() in inputs:
+        if resolved(f"{stem}{ending}") in inputs:
             text = f"'{stem}{ending}' is an input and would be overwritten; choose another stem."
             raise click.BadParameter(text, param_hint="--output")
-    if not Path(stem).resolve().parent.is_dir():
-        raise click.BadParameter(f"the folder of '{stem}' does not exist.", param_hint="--output")
+    check_folder(stem)
     there = [f"{stem}{ending}" for ending in ENDINGS if Path(f"{stem}{ending}").exists()]
-    if there and not _is_summary(f"{stem}.json"):
-        text = f"'{there[0]}' exists and was not written by this command; remove it, or choose another stem."
-        raise click.BadParameter(text, param_hint="--output")
-
-
-def _is_summary(path: str) -> bool:
-    """Whether a file is the summary that this command writes beside the spec and the layer."""
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.keys() >= {"ranks", "parameters", "error", "curve"}
+    wrong = changed(stem) if there else None
+    if wrong is not None:
+        if wrong not in there:
+            wrong = there[0]
+        text = f"'{wrong}' exists and was not written by this command, or was changed since; "
+        raise click.BadParameter(f"{text}remove it, or choose another stem.", param_hint="--output")

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from tnmars.cli.graphs import JSON, LAYER, NamedPath, read_graphs, refuse, titled
-from tnmars.cli.outputs import check_model
+from tnmars.cli.outputs import check_folder, check_model
 from tnmars.errors import TnmarsError, listing
+from tnmars.files import resolved, write_together
 from tnmars.graph import Graph
 
 
@@ -30,27 +31,23 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     pruned graph of each layer with gates as a spec file. If there are several such layers, the name of each spec file
     contains the name of its layer.
     """
-    from tnmars.files import write_together
     from tnmars.spec import save_spec
     from tnmars.store.container import write
     from tnmars.store.prune_file import pruned, spec_paths
 
     target = spec or str(Path(output).with_suffix(".yaml"))
-    if Path(target).resolve() in (Path(output).resolve(), Path(checkpoint).resolve()):
-        raise click.BadParameter(f"'{target}' is also the file of weights.", param_hint="--spec")
     check_model(output, checkpoint)
     for name, flag in ((output, "--output"), (target, "--spec")):
-        if not Path(name).resolve().parent.is_dir():
-            raise click.BadParameter(f"the folder of '{name}' does not exist.", param_hint=flag)
-    if spec is None and Path(target).exists() and not _is_pruned(target):
-        hint = "name it with --spec to overwrite it, or choose another --output"
-        raise click.BadParameter(
-            f"'{target}' exists and is not the spec of a pruned graph; {hint}.", param_hint="--output"
-        )
+        check_folder(name, flag)
     try:
         held, cuts = pruned(checkpoint)
-        paths = spec_paths(cuts, target)
-        specs = {str(paths[cut.name]): partial(save_spec, cut.graph) for cut in cuts}
+    except TnmarsError as error:
+        refuse(checkpoint, error.problems, as_json)
+    paths = spec_paths(cuts, target)
+    for path in paths.values():
+        _check_spec(str(path), output, checkpoint, is_named=str(path) == spec)
+    specs = {str(paths[cut.name]): partial(save_spec, cut.graph) for cut in cuts}
+    try:
         write_together({output: lambda path: write(path, held), **specs})
     except TnmarsError as error:
         refuse(checkpoint, error.problems, as_json)
@@ -61,6 +58,16 @@ def prune(checkpoint: str, output: str, spec: str | None, as_json: bool) -> None
     for cut in cuts:
         click.echo(f"{cut.name or 'layer'}:\n{cut.difference}\nwrote {paths[cut.name]}\n")
     click.echo(f"wrote {output}")
+
+
+def _check_spec(path: str, output: str, checkpoint: str, *, is_named: bool) -> None:
+    """Refuses to write a spec over the weights or the input, and over a file of the user's that was not named."""
+    if resolved(path) in (resolved(output), resolved(checkpoint)):
+        raise click.BadParameter(f"'{path}' is also the file of weights.", param_hint="--spec")
+    if not is_named and resolved(path).exists() and not _is_pruned(path):
+        hint = "choose another --output or --spec"
+        text = f"'{path}' exists and is not the spec of a pruned graph; remove it, or {hint}."
+        raise click.BadParameter(text, param_hint="--spec")
 
 
 def _is_pruned(path: str) -> bool:

@@ -26,6 +26,7 @@ def dot(graph: Graph) -> str:
     # Of Graphviz's programs neato draws best, but of the spring layouts only fdp supports clusters.
     engine = "fdp" if len(graph.terms) > 1 else "neato"
     lines = [
+        "// Written by tnmars",
         f"graph {_quoted(graph.name or 'graph')} {{",
         f'  graph [label={_quoted(title)}, labelloc="t", fontname="Helvetica", layout="{engine}", overlap="false"];',
         '  node [shape="ellipse", style="filled", fillcolor="#e6eefb", color="#2f5fa8", fontname="Helvetica"];',

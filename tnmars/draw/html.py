@@ -24,6 +24,7 @@ def html(graph: Graph) -> str:
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="generator" content="tnmars show">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{_STYLE}</style>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -11,6 +10,7 @@ from typing import Any
 
 from tnmars.decomposing.refine import Data
 from tnmars.files import write_text, write_together
+from tnmars.fitting.digests import digest, signed
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
@@ -161,17 +161,26 @@ class Fitted:
             stem: The path of the files without an ending. The folder must exist.
 
         Returns:
-            The paths of the three files. All of them are written, or none.
+            The paths of the three files. All of them are written, or none. The summary holds the digests of all
+            three, so that `tnmars fit` knows the files that it may replace.
         """
         spec, weights, summary = (Path(f"{stem}{ending}") for ending in (".yaml", ".safetensors", ".json"))
-        text = json.dumps(self.as_json(), indent=1) + "\n"
-        write_together(
-            {
-                str(spec): lambda path: save_spec(self.graph, path),
-                str(weights): lambda path: save(self.layer, path),
-                str(summary): lambda path: write_text(path, text),
-            }
-        )
+        digests: dict[str, str] = {}
+
+        def save_layer(path: Path) -> None:
+            save(self.layer, path)
+            digests[".safetensors"] = digest(path.read_bytes())
+
+        def save_graph(path: Path) -> None:
+            save_spec(self.graph, path)
+            digests[".yaml"] = digest(path.read_bytes())
+
+        writers = {
+            str(spec): save_graph,
+            str(weights): save_layer,
+            str(summary): lambda path: write_text(path, signed(self.as_json(), digests)),
+        }
+        write_together(writers)
         return spec, weights, summary
 
     def __str__(self) -> str:

@@ -18,8 +18,10 @@ MAX_HEADER = 200_000_000
 
 
 def is_model_file(path: str | Path) -> bool:
-    """Whether a file begins as a saved model does."""
+    """Whether a file begins as a saved model does. A pipe does not: what is read from it is gone."""
     try:
+        if not Path(path).is_file():
+            return False
         with Path(path).open("rb") as stream:
             return stream.read(8 + len(START))[8:] == START
     except (OSError, ValueError):
