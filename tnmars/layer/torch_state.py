@@ -27,6 +27,11 @@ def is_eager() -> bool:
     return not (torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._is_any_autocast_enabled())
 
 
+def is_exported() -> bool:
+    """Whether `torch.export` traces. In torch 2.7, `torch.compiler.is_exporting()` is true under compile as well."""
+    return torch.compiler._is_exporting_flag
+
+
 def is_traced(value: Tensor) -> bool:
     """Whether shapes must not depend on values: under compile, export and vmap, also around a gradient."""
     if torch.compiler.is_compiling():
