@@ -48,6 +48,11 @@ def passed_over(function: Callable[Given, Made]) -> Callable[Given, Made]:
     return function
 
 
+def is_exported() -> bool:
+    """Whether `torch.export` traces. In torch 2.7, `torch.compiler.is_exporting()` is true under compile as well."""
+    return torch.compiler._is_exporting_flag
+
+
 def is_traced(value: Tensor) -> bool:
     """Whether shapes must not depend on values: under compile, export and vmap, also around a gradient."""
     if torch.compiler.is_compiling():

@@ -120,7 +120,7 @@ def _path(
 
         state = random.getstate()  # it seeds Python's own random numbers, which are the user's
         try:
-            return RandomGreedy(max_repeats=32)(list(labels), output, sizes)  # type: ignore[no-any-return]
+            return RandomGreedy(max_repeats=32)(list(labels), output, sizes, None)  # type: ignore[no-any-return]
         finally:
             random.setstate(state)
     if optimizer == "cotengra":

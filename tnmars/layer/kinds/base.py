@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tnmars.errors import ShapeError
 from tnmars.graph import Graph, Role
-from tnmars.layer.torch_state import assert_in_graph, unwrapped
+from tnmars.layer.torch_state import assert_in_graph, is_exported, unwrapped
 
 
 class Layer(Protocol):
@@ -92,7 +92,7 @@ def check_index(index: Tensor, count: int, what: str) -> None:
     if index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"index has dtype {index.dtype}, but must be int64 or int32.")
     if torch.compiler.is_compiling():
-        if not torch.compiler.is_exporting():
+        if not is_exported():
             fits = ((index >= 0) & (index < count)).all()
             assert_in_graph(fits, f"index out of range: {what}s are from 0 to {count - 1}")
         return
