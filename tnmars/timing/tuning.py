@@ -32,7 +32,7 @@ CANDIDATES = 6
 SIZES = 3
 """The number of other chunk sizes that the winner is raced against."""
 ROUNDS = 7
-BUDGET = 0.8
+BUDGET = 0.6
 """The seconds of a race, shared by its candidates."""
 HOPELESS = (3.0, 1.6)
 """A form predicted to be this many times slower than the best is not timed: for quick forms, and for slow ones."""
