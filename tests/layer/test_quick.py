@@ -248,3 +248,17 @@ def test_the_number_of_remembered_batches_is_bounded() -> None:
     for batch in range(2 * quick.SHAPES + 1):
         layer(torch.ones(batch, layer.in_features))
     assert 0 < len(layer._recent) <= quick.SHAPES
+
+
+@pytest.mark.parametrize("name", ["ring_conv", "cp_conv", "tt_conv_proper", "tucker2_conv"])
+def test_images_keep_their_layout_on_the_fast_path(name: str, general: list[str]) -> None:
+    layer = tnmars.compile(oracle.spec(name), batch=2, image=8, memory_format=torch.channels_last, warn=False)
+    (x,) = inputs_of(layer.graph, 2)
+    x = x.contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        first = layer(x)
+        general.clear()
+        again = layer(x)
+    assert not general, "the second pass takes the fast path"
+    assert torch.equal(first, again)
+    assert again.is_contiguous(memory_format=torch.channels_last)

@@ -74,7 +74,7 @@ class Ready:
 
     code: Code
     is_whole: bool
-    """Whether the code runs once, rather than on chunks of the batch."""
+    """Whether the code runs once and its output stays as it is; not if a batch is cut, or a layout restored."""
     dtype: torch.dtype
     cores: Cores
     places: Places
@@ -89,7 +89,8 @@ class Ready:
         """The code of a layer for inputs such as `x`, of which it takes the rows."""
         cores = layer._modules["cores"]
         assert isinstance(cores, Cores)
-        is_whole = not (code.chunk and rows.shape[0] > code.chunk) and code.ready is None
+        is_cut = bool(code.chunk) and rows.shape[0] > code.chunk
+        is_whole = not is_cut and code.ready is None and code.layout is None
         places = tuple(map(cores.place, code.cores))
         return cls(code, is_whole, x.dtype, cores, places, layer._parameters, rows is x, gating)
 
