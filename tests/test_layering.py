@@ -42,6 +42,7 @@ compiler
 models
 interchange
 store
+integrations
 ship
 fitting
 searching
@@ -66,7 +67,7 @@ TOP = 8
 """How many modules may stand at the top level of the package."""
 
 HEAVY = ("torch", "numpy", "networkx", "opt_einsum", "rich", "hypothesis")
-FOREIGN = ("tensorly", "tltorch", "tednet", "quimb")
+FOREIGN = ("tensorly", "tltorch", "tednet", "quimb", "transformers", "accelerate", "lightning", "torchao")
 """Libraries that are imported only when an object of theirs is made or read."""
 
 
@@ -216,7 +217,7 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 def test_no_foreign_library_is_loaded_before_it_is_needed() -> None:
-    every = "\n".join(f"import tnmars.{name}" for name in MODULES if room(name) == "interchange")
+    every = "\n".join(f"import tnmars.{name}" for name in MODULES if room(name) in ("interchange", "integrations"))
     assert not set(loaded(every)) & set(FOREIGN)
 
 

@@ -22,11 +22,13 @@ _PUBLIC = {
     "graph.counts": "Count count",
     "graph.factor": "factor factor_up",
     "layer.module": "TNModule",
+    "models.adapters": "adapter_ merge_adapters_ print_trainable_parameters",
     "models.back": "as_torch_ to_dense_",
     "models.compression": "CompressionWarning compress_ plan_compression",
     "models.constructors": "Conv1d Conv2d Conv3d Embedding Linear",
     "models.ensemble": "ensemble",
     "models.from_dense": "from_dense",
+    "models.gated": "gate_",
     "models.matching": "match_",
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
@@ -60,7 +62,7 @@ _PUBLIC = {
     "training.schedule": "MaskSchedule",
 }
 """The public names of each module."""
-_MODULES = {name: name for name in ("draw", "families", "interchange", "spec")}
+_MODULES = {name: name for name in ("draw", "families", "integrations", "interchange", "spec")}
 _MODULES |= {"lint": "graph.lint", "topology": "graph.topology"}
 """The modules that are public names themselves."""
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
@@ -70,6 +72,7 @@ __all__ = ["__version__", *_HOME, *_MODULES]
 if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the two
     from tnmars import draw as draw
     from tnmars import families as families
+    from tnmars import integrations as integrations
     from tnmars import interchange as interchange
     from tnmars import spec as spec
     from tnmars.compiler import compile as compile
@@ -103,6 +106,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.graph.factor import factor as factor
     from tnmars.graph.factor import factor_up as factor_up
     from tnmars.layer.module import TNModule as TNModule
+    from tnmars.models.adapters import adapter_ as adapter_
+    from tnmars.models.adapters import merge_adapters_ as merge_adapters_
+    from tnmars.models.adapters import print_trainable_parameters as print_trainable_parameters
     from tnmars.models.back import as_torch_ as as_torch_
     from tnmars.models.back import to_dense_ as to_dense_
     from tnmars.models.compression import CompressionWarning as CompressionWarning
@@ -115,6 +121,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.constructors import Linear as Linear
     from tnmars.models.ensemble import ensemble as ensemble
     from tnmars.models.from_dense import from_dense as from_dense
+    from tnmars.models.gated import gate_ as gate_
     from tnmars.models.matching import match_ as match_
     from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.models.plan import CompressionPlan as CompressionPlan

@@ -45,7 +45,7 @@ GROUPS = (
         "Compressing trained models",
         "From a trained model to a smaller one: plan, compress, fine-tune, convert. [How to](../trained_model.md).",
         "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ match_ to_dense_"
-        " as_torch_ ensemble suggest Suggestions Suggestion",
+        " as_torch_ ensemble suggest Suggestions Suggestion adapter_ merge_adapters_ print_trainable_parameters",
     ),
     Group(
         "declare",
@@ -71,7 +71,7 @@ GROUPS = (
         "train",
         "Learning ranks and pruning",
         "Selectors, what they add to a training loop, and how a model is cut. [The method](../masks.md).",
-        "Mars GaussianGates Annealed Ard Fixed Selector param_groups penalty sampled expected MaskSchedule"
+        "Mars GaussianGates Annealed Ard Fixed Selector param_groups penalty sampled expected MaskSchedule gate_"
         " gate_gradient_ keep prune prune_ widen_ ShutSlices",
     ),
     Group(
@@ -91,6 +91,12 @@ GROUPS = (
         "Other libraries",
         "Cores from and to tensorly, tensorly-torch, tt-pytorch, tednet and quimb. [How to](../interchange.md).",
         "interchange",
+    ),
+    Group(
+        "integrations",
+        "Hugging Face and Lightning",
+        "Compressed models where models live. [How to](../integrations.md).",
+        "integrations",
     ),
     Group(
         "inspect",

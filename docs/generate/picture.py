@@ -18,7 +18,12 @@ ROWS = (
     (("ground",),),
     (("declare",), ("graph",), ("plan", "draw"), ("program",)),
     (("select",), ("pruning", "decomposing"), ("training", "timing"), ("layer",)),
-    (("compiler", "models", "ship"), ("store", "interchange"), ("fitting", "shrinking", "searching"), ("reporting",)),
+    (
+        ("compiler", "models", "ship"),
+        ("store", "interchange", "integrations"),
+        ("fitting", "shrinking", "searching"),
+        ("reporting",),
+    ),
     (("experiments",), ("bench",), ("cli",)),
 )
 """The rows of the picture. A row has columns, a column has groups one below the other; a single column is wide."""

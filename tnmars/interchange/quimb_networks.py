@@ -77,8 +77,6 @@ def _refuse_traces(tensors: Sequence[Any]) -> None:
         twice = [index for index in tensor.inds if tensor.inds.count(index) > 1]
         if twice:
             raise TnmarsError(f"index '{twice[0]}' stands twice on a tensor; contract that trace first.")
-        if not tensor.inds:
-            raise TnmarsError(Problem("a tensor of the network has no index.", "Contract it with another one first."))
 
 
 def _identifiers(names: Iterable[str], letter: str) -> dict[str, str]:

@@ -125,7 +125,7 @@ class _Weights:
         self._known: dict[frozenset[int], list[tuple[Graph, nn.Parameter]]] = {}
 
     def of(self, layer: TNModule) -> nn.Parameter:
-        weight = _eval_weight(layer)
+        weight = eval_weight(layer)
         cores = list(layer.cores.parameters())
         ids = frozenset(id(core) for core in [*cores, *layer.logits()])
         same = self._known.setdefault(ids, [])
@@ -143,7 +143,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return bool((one.detach() - other).norm() <= SAME * other.norm())
 
 
-def _eval_weight(layer: TNModule) -> Tensor:
+def eval_weight(layer: TNModule) -> Tensor:
     """The weight that the layer has in evaluation mode, without a gradient."""
     flags = {module: module.training for module in layer.modules()}
     try:

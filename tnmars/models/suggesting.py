@@ -27,7 +27,7 @@ from tnmars.layer.module import TNModule
 from tnmars.models.curves import widest
 from tnmars.models.from_dense import moments_of
 from tnmars.models.replacing import compiled
-from tnmars.models.torch_layers import TORCH_LAYERS, DenseLayer, describe
+from tnmars.models.torch_layers import TORCH_LAYERS, DenseLayer, describe, is_transposed
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
 from tnmars.program.choice import choose, choose_frozen
@@ -202,6 +202,11 @@ def suggest(
     if not isinstance(dense, DenseLayer):
         why = dense or f"it must be a {', '.join(known.__name__ for known in TORCH_LAYERS)} of torch"
         raise TnmarsError(f"{type(module).__name__} cannot be decomposed: {why}.")
+    if is_transposed(module):  # as torch's own layer
+        bias, module = dense.bias, _layer(dense.weight.detach().contiguous(), dense.kind)
+        module.register_parameter("bias", bias if isinstance(bias, nn.Parameter) else None)
+        dense = describe(module)
+        assert isinstance(dense, DenseLayer)
     if not is_int(parameters, 1):
         raise TnmarsError(f"parameters is {parameters!r}, but must be a whole number of at least 1.")
     given = None if inputs is None else [inputs] if isinstance(inputs, Tensor) else list(inputs)

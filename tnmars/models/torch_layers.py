@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,29 @@ def _bag(layer: nn.EmbeddingBag) -> DenseLayer | str:
     return _table(layer, {"mode": layer.mode})
 
 
+TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
+"""The linear layer of GPT-2 in transformers, whose weight is [in, out]. The library itself is not imported."""
+_views: WeakKeyDictionary[nn.Module, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+"""For each transposed layer its weight and the view of it as [out, in], so that a weight stays one object."""
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a module is a linear layer with a weight [in, out]."""
+    return any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__)
+
+
+def _transposed(layer: Any) -> DenseLayer | str:
+    base: Any = next(kind for kind in type(layer).__mro__ if kind.__name__ == TRANSPOSED[1])
+    if type(layer).forward is not base.forward:
+        return f"{type(layer).__name__} has a forward method of its own"
+    weight, view = _views.get(layer, (None, None))
+    if weight is not layer.weight or view is None:
+        view = layer.weight.T
+        _views[layer] = layer.weight, view
+    inside, outside = layer.weight.shape
+    return DenseLayer("linear", inside, outside, (), {"bias": True}, view, layer.bias)
+
+
 TORCH_LAYERS: dict[type[nn.Module], Callable[[Any], DenseLayer | str]] = {
     nn.Linear: _linear,
     nn.Conv1d: _conv,
@@ -122,7 +146,7 @@ def describe(module: nn.Module) -> DenseLayer | str | None:
             if isinstance(module.weight, nn.parameter.UninitializedParameter):
                 return "its weight is not initialized; run the model once first"
             return found(module)
-    return None
+    return _transposed(module) if is_transposed(module) else None
 
 
 def holders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -1,0 +1,65 @@
+"""Ranks that are learned under Lightning: the same steps as a loop by hand, then a pruned model."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tnmars
+
+lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+
+
+def module(net: nn.Module) -> object:
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: list[torch.Tensor], at: int) -> torch.Tensor:
+            return F.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    return Module()
+
+
+def fitted(net: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], callback: object) -> None:
+    options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], **options)
+        trainer.fit(module(net), torch.utils.data.DataLoader(data, batch_size=None))
+
+
+def test_the_steps_are_those_of_a_loop_by_hand() -> None:
+    graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(4, 4), rank=4)
+    net = nn.Sequential(tnmars.compile(graph, selector=tnmars.Mars(pi=1e-3)))
+    other = copy.deepcopy(net)
+    x = torch.randn(5, 8, 16)
+    data = [(batch, batch.flip(-1)) for batch in x]
+    fitted(net, data, tnmars.integrations.lightning_callback(examples=40, prune=False, seed=5))
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
+    schedule = tnmars.MaskSchedule(module(other), 10, seed=5)  # noise depends on names
+    for _ in range(2):
+        for given, target in data:
+            optimizer.zero_grad()
+            (F.mse_loss(other(given), target) + tnmars.penalty(other) / 40).backward()
+            optimizer.step()
+            schedule.step()
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_is_pruned_when_training_ends() -> None:
+    graph = tnmars.families.lowrank("linear", inputs=(16,), outputs=(16,), rank=8)
+    net = nn.Sequential(tnmars.compile(graph, selector=tnmars.Mars(pi=1e-3)))
+    fitted(net, [(x, x) for x in torch.randn(5, 8, 16)], tnmars.integrations.lightning_callback(examples=40))
+    assert net[0].masks is None
+    assert net(torch.randn(3, 16)).shape == (3, 16)

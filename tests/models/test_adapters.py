@@ -1,0 +1,121 @@
+"""Adapters: a frozen layer plus a tensor network, against the sum computed by hand; merged, it is one layer again."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tnmars
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4)).double()
+
+
+def moved(net: nn.Module) -> nn.Module:
+    """The model with adapters that no longer are zero."""
+    with torch.no_grad():
+        for value in net.parameters():
+            if value.requires_grad:
+                value.normal_()
+    return net
+
+
+def test_an_adapter_changes_nothing_at_first() -> None:
+    net = model()
+    x = torch.randn(5, 16, dtype=torch.float64)
+    before = net(x)
+    tnmars.adapter_(net, {"*": "lowrank"}, rank=2)
+    assert torch.equal(net(x), before)
+
+
+@pytest.mark.parametrize("family", ["lowrank", "tt", "cp", "tr", "btt"])
+def test_the_output_is_the_sum(family: str) -> None:
+    net = model()
+    plain = copy.deepcopy(net)
+    moved(tnmars.adapter_(net, {"0": family}, rank=2, scale=0.5))
+    x = torch.randn(5, 16, dtype=torch.float64)
+    weight = plain[0].weight + 0.5 * net[0].delta.dense()
+    expected = plain[2](F.relu(F.linear(x, weight, plain[0].bias)))
+    torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-10)
+    tnmars.merge_adapters_(net)
+    assert type(net[0]) is nn.Linear
+    torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.Conv2d(4, 6, 3, stride=2, padding=1), torch.randn(2, 4, 7, 7)),
+        (nn.Embedding(20, 6), torch.tensor([1, 19])),
+        (nn.Linear(5, 6, bias=False), torch.randn(3, 5)),
+    ],
+    ids=["conv", "embedding", "no bias"],
+)
+def test_other_layers(layer: nn.Module, x: torch.Tensor) -> None:
+    net = nn.Sequential(copy.deepcopy(layer))
+    moved(tnmars.adapter_(net, rank=2))
+    before = net(x)
+    tnmars.merge_adapters_(net)
+    assert type(net[0]) is type(layer)
+    assert not torch.allclose(before, layer(x))
+    torch.testing.assert_close(net(x), before, rtol=1e-4, atol=1e-4)
+
+
+def test_only_adapters_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    net = tnmars.adapter_(model(), {"0": "lowrank"}, rank=2)
+    trained = [name for name, value in net.named_parameters() if value.requires_grad]
+    assert trained == ["0.delta.cores.A", "0.delta.cores.B"]
+    tnmars.print_trainable_parameters(net)
+    assert capsys.readouterr().out == "trainable params: 56 || all params: 312 || trainable%: 17.9487\n"
+    optimizer = torch.optim.Adam([value for value in net.parameters() if value.requires_grad], lr=0.05)
+    x, y = torch.randn(64, 16, dtype=torch.float64), torch.randn(64, 4, dtype=torch.float64)
+    frozen = net[0].base.weight.clone()
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.9 * losses[0]
+    assert torch.equal(net[0].base.weight, frozen)
+
+
+def test_ranks_by_masks() -> None:
+    net = tnmars.adapter_(model(), {"0": "lowrank"}, rank=6, selector=tnmars.Mars(pi=1e-2))
+    moved(net)
+    with torch.no_grad():
+        net[0].delta.gates.get("r").copy_(torch.tensor([5.0, 5.0, -5.0, -5.0, -5.0, -5.0]))
+    x = torch.randn(5, 16, dtype=torch.float64)
+    expected = net.eval()(x)
+    small = tnmars.prune(net)
+    assert small[0].delta.graph.bonds["r"].size == 2
+    torch.testing.assert_close(small(x), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(tnmars.merge_adapters_(net)(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_layer_with_several_names_has_one_adapter() -> None:
+    shared = nn.Linear(6, 6)
+    net = nn.Sequential(shared, nn.ReLU(), shared)
+    tnmars.adapter_(net, rank=2)
+    assert net[0] is net[2]
+    assert sum(value.requires_grad for value in net.parameters()) == 2
+
+
+def test_mistakes_change_nothing() -> None:
+    net = model()
+    with pytest.raises(tnmars.PatternError, match="'fc' matches no layer"):
+        tnmars.adapter_(net, {"fc": "lowrank"}, rank=2)
+    with pytest.raises(tnmars.TnmarsError, match="no rank is given for family 'lowrank'"):
+        tnmars.adapter_(net, {"0": "lowrank"})
+    with pytest.raises(tnmars.TnmarsError, match="single layer"):
+        tnmars.adapter_(nn.Linear(3, 3), rank=1)
+    with pytest.raises(tnmars.TnmarsError, match="the model has no adapter"):
+        tnmars.merge_adapters_(net)
+    assert all(value.requires_grad for value in net.parameters())
+    assert type(net[0]) is nn.Linear

@@ -1,0 +1,194 @@
+"""Adapters: frozen layers plus a tensor network each, trained alone and then merged into the layers' weights."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tnmars import families
+from tnmars.compiler import compile
+from tnmars.errors import Problem, TnmarsError
+from tnmars.graph import Graph, Role
+from tnmars.layer.module import TNModule
+from tnmars.models.back import eval_weight
+from tnmars.models.rules import Candidate, Rules, candidates, matched
+from tnmars.models.sites import Site, sites
+from tnmars.models.torch_layers import is_transposed
+from tnmars.select.base import Selector
+
+
+class Adapted(nn.Module):
+    """A frozen layer plus a tensor network: the output is `base(x) + scale * delta(x)`.
+
+    Attributes:
+        base: The frozen layer.
+        delta: The compiled layer that is trained.
+        scale: What its output is multiplied by.
+    """
+
+    def __init__(self, base: nn.Module, delta: TNModule, scale: float):
+        super().__init__()
+        self.base, self.delta, self.scale = base, delta, scale
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        kept, added = self.base(*inputs, **named), self.delta(*inputs, **named)
+        found: Tensor = kept + self.scale * added
+        return found
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the sum, in the layout of the frozen layer, for code that looks for it."""
+        dense = self.delta.dense()
+        base: Any = self.base
+        found: Tensor = base.weight + self.scale * (dense.T if is_transposed(base) else dense)
+        return found
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:g}"
+
+
+def adapter_(
+    model: nn.Module,
+    rules: Rules | None = None,
+    *,
+    rank: int | None = None,
+    scale: float = 1.0,
+    selector: Selector | None = None,
+    **options: Any,
+) -> nn.Module:
+    """The model given, frozen, with an adapter on each layer that the rules name: a tensor network that is trained.
+
+    Adapters begin at zero, so the model computes what it did before. An optimizer takes the parameters that require a
+    gradient. `merge_adapters_` adds the adapters to the weights when training has ended.
+
+    Args:
+        model: A trained model, which is changed. All of its own parameters are frozen.
+        rules: Which layers have an adapter, and which one: patterns of names to a family, a graph or a spec file, as in
+            `plan_compression`. By default all layers that can be decomposed, with a family that suits each.
+        rank: The size of every bond of a family.
+        scale: What the output of an adapter is multiplied by.
+        selector: The rule that learns the ranks of the adapters, such as `tnmars.Mars()`; see `tnmars.prune_`.
+        **options: What families take, such as `ways`, the number of modes that inputs and outputs are split into.
+
+    Returns:
+        The model given.
+
+    Raises:
+        PatternError: A pattern matches no layer.
+        TnmarsError: No rank is given for a family, or a graph does not fit a layer. Nothing was changed then.
+
+    Example:
+        >>> import torch, tnmars
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+        >>> tnmars.print_trainable_parameters(tnmars.adapter_(model, rank=2))
+        trainable params: 256 || all params: 4,416 || trainable%: 5.7971
+    """
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not isfinite(scale) or scale == 0:
+        raise TnmarsError(f"scale is {scale!r}, but must be a number other than 0.")
+    known, refused = sites(model)
+    known = {name: site for name, site in known.items() if site.is_layer}
+    chosen = matched(rules, {name: site.names for name, site in known.items()}, refused)
+    made: dict[str, Adapted] = {}
+    for name, (_, target) in chosen.items():
+        site = known[name]
+        if "" in site.names:
+            raise TnmarsError(Problem("the model is a single layer.", "Put it into an nn.Sequential first."))
+        if target is None:
+            continue
+        graph = _graph(candidates(target, site.layer, name)[0], site, rank, options)
+        made[name] = Adapted(site.module, _delta(graph, site, selector), float(scale)).train(site.module.training)
+    if not made:
+        raise TnmarsError("no layer of the model can have an adapter. Nothing was changed.")
+    for value in model.parameters():
+        value.requires_grad_(False)
+    for name, adapted in made.items():
+        for place in known[name].names:
+            model.set_submodule(place, adapted)
+    return model
+
+
+def _graph(candidate: Candidate, site: Site, rank: int | None, options: dict[str, Any]) -> Graph:
+    """The graph of an adapter: without a bias, everything else as the layer has it."""
+    layer = site.layer
+    own = {key: value for key, value in layer.options.items() if key != "bias"}
+    own |= {"bias": False} if "bias" in layer.options else {}
+    if candidate.has_ranks:
+        graph = candidate.graph
+        fields = (graph.kind, graph.modes, graph.terms, graph.shared, graph.features, graph.kernel_size)
+        return Graph(*fields, options=tuple(own.items()), name=graph.name)
+    if rank is None:
+        text = f"no rank is given for family '{candidate.label}'."
+        raise TnmarsError(
+            Problem(text, "Give rank=8, or a graph or a spec file, which have ranks. Nothing was changed.")
+        )
+    given = {**families.GIVEN.get(candidate.label, {}), **options}
+    return families.of_layer(
+        candidate.label, layer.kind, layer.inside, layer.outside, kernel=layer.kernel, rank=rank, options=own, **given
+    )
+
+
+def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
+    """A compiled layer whose weight is zero: in every term, one core with outputs is."""
+    weight = site.layer.weight
+    made = compile(graph, selector=selector, device=weight.device, dtype=weight.dtype)
+    outside = {mode.name for mode in graph.of_role(Role.OUT)}
+    with torch.no_grad():
+        for term in graph.terms:
+            last = [core.name for core in term.cores if outside & set(core.edges)][-1]
+            made.cores.get(graph.qualified(term, last)).zero_()
+    return made
+
+
+def merge_adapters_(model: nn.Module) -> nn.Module:
+    """The model given, whose adapters are added to the weights of their layers, which take their places again.
+
+    Parameters stay frozen. An adapter with gates is merged as it computes in `eval()`.
+
+    Args:
+        model: A model that `adapter_` changed.
+
+    Returns:
+        The model given.
+
+    Raises:
+        TnmarsError: The model has no adapter.
+
+    Example:
+        >>> import torch, tnmars
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+        >>> tnmars.merge_adapters_(tnmars.adapter_(model, rank=2))
+        Sequential(
+          (0): Linear(in_features=8, out_features=8, bias=True)
+        )
+    """
+    found = {name: part for name, part in model.named_modules(remove_duplicate=False) if isinstance(part, Adapted)}
+    if not found:
+        raise TnmarsError("the model has no adapter: adapter_ puts them in.")
+    with torch.no_grad():
+        for adapted in dict.fromkeys(found.values()):
+            dense = eval_weight(adapted.delta)
+            base: Any = adapted.base
+            base.weight += adapted.scale * (dense.T if is_transposed(base) else dense)
+    for name, adapted in found.items():
+        model.set_submodule(name, adapted.base)
+    return model
+
+
+def print_trainable_parameters(model: nn.Module) -> None:
+    """Prints how many parameters of a model are trained, in the words of PEFT.
+
+    Args:
+        model: Any model.
+
+    Example:
+        >>> import torch, tnmars
+        >>> tnmars.print_trainable_parameters(torch.nn.Linear(3, 3))
+        trainable params: 12 || all params: 12 || trainable%: 100.0000
+    """
+    every = sum(value.numel() for value in model.parameters())
+    trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    share = 100 * trained / every if every else 0.0
+    print(f"trainable params: {trained:,} || all params: {every:,} || trainable%: {share:.4f}")
