@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
 
 
 def main() -> None:
@@ -16,7 +15,7 @@ def main() -> None:
     run()
 
 
-def _stop(_: int, __: Any) -> None:
+def _stop(_: int, __: object) -> None:
     """Ends the process at once: an exception might be caught, or printed, by whatever is being imported."""
     try:
         os.write(2, b"interrupted\n")
