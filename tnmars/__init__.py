@@ -6,7 +6,10 @@ Public names are loaded on first use, so that reading and checking graphs starts
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all else before a command can be interrupted
+if TYPE_CHECKING:
+    import typing
 
 __version__ = "0.1.0"
 
@@ -176,7 +179,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.training.schedule import MaskSchedule as MaskSchedule
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name in _MODULES:
         return import_module(f"tnmars.{_MODULES[name]}")
     if name in _HOME:

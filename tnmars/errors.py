@@ -60,7 +60,8 @@ def render(problem: Problem, *, source: str = "", label: str = "") -> str:
     head = f"{head}: " if head else ""
     head += f"{label}: " if label else ""
     hint = "".join(f"\n  {line}" for line in problem.hint.splitlines())
-    return f"{head}{problem.text}{hint}"
+    # Half of a surrogate pair alone cannot be printed, so it is written as an escape.
+    return f"{head}{problem.text}{hint}".encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class TnmarsError(ValueError):

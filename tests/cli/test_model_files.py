@@ -52,8 +52,35 @@ def test_diff_of_models_and_of_a_model_with_a_spec(model: Path, tmp_path: Path, 
     assert (found["layer"], found["bonds"]) == ("a", [{"name": "r1", "before": 5, "after": 3}])
     assert cli.run(["diff", str(model), str(tmp_path / "s.yaml"), "--layer", "a"]) == 0
     assert "bond r1" in capfd.readouterr().out
-    assert cli.run(["diff", str(model), str(tmp_path / "s.yaml")]) == 2
-    assert "have no layer in common" in capfd.readouterr().err
+    said = "Invalid value for --layer: the model has 2 layers, and a spec file is compared with one: a, b."
+    for files in ([str(model), str(tmp_path / "s.yaml")], [str(tmp_path / "s.yaml"), str(model)]):
+        assert cli.run(["diff", *files]) == 2
+        assert said in " ".join(capfd.readouterr().err.split())
+    tnmars.save(nn.ModuleDict({"y": tnmars.compile(smaller), "x": tnmars.compile(SECOND)}), tmp_path / "b")
+    assert cli.run(["diff", str(model), str(tmp_path / "b")]) == 2
+    assert "have no layer in common: a, b; and y, x." in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("command", ["check", "expand", "compile", "bench"])
+def test_a_model_in_place_of_a_spec_is_called_one(command: str, model: Path, capfd: Printed) -> None:
+    for _ in range(2):
+        assert cli.run([command, str(model)]) == 2
+        assert "the file is a saved model, not a spec file." in capfd.readouterr().err
+        tnmars.save(tnmars.compile(FIRST), model)  # a small one
+
+
+def test_a_layer_whose_name_cannot_be_printed(model: Path, capfd: Printed) -> None:
+    """As an earlier tnmars saved one."""
+    data = model.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    table = json.loads(data[8 : 8 + length])
+    about = json.loads(table["__metadata__"]["tnmars"])
+    about["layers"][0]["names"] = ["a\ud800"]
+    table["__metadata__"]["tnmars"] = json.dumps(about)
+    head = json.dumps(table, separators=(",", ":")).encode()
+    model.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + length :])
+    assert cli.run(["show", str(model)]) == 2
+    assert "is damaged: UnicodeEncodeError" in capfd.readouterr().err
 
 
 def test_a_damaged_header_is_reported(model: Path, capfd: Printed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -244,3 +245,30 @@ def test_an_import_that_is_interrupted_is_quiet(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(commands, "read_file", importing)
     assert cli.run(["check", TT]) == 130
     assert capfd.readouterr().err.strip() == "interrupted"
+
+
+def entry_point() -> str:
+    """The code of the installed `tnmars`."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^\[project\.scripts\]\ntnmars = "(.+):(.+)"$', text, re.MULTILINE)
+    assert found
+    module, name = found.groups()
+    return f"import sys; from {module} import {name}; sys.exit({name}())"
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_signal_during_the_first_imports_is_quiet(number: str, is_installed: bool, tmp_path: Path) -> None:
+    """The signal comes while the command line's library is imported, and that import fails because of it."""
+    code = f"import os, signal, time\ntry:\n  os.kill(os.getpid(), signal.{number})\n  time.sleep(5)\n"
+    (tmp_path / "click.py").write_text(f"{code}except BaseException:\n  raise ImportError('cannot load') from None\n")
+    command = ["-c", entry_point()] if is_installed else ["-m", "tnmars"]
+    folders = os.pathsep.join([str(tmp_path), str(Path(cli.__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, *command, "check", TT],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": folders},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tnmars
-from tnmars.errors import GraphError
+from tnmars.errors import GraphError, TnmarsError
 
 COPIES = """
 tnmars: 1
@@ -74,7 +74,7 @@ def test_half_of_a_surrogate_pair_is_refused_at_once(text: str) -> None:
 def test_a_module_may_have_any_name(tmp_path: Path) -> None:
     model = nn.Module()
     graph = tnmars.families.lowrank("linear", inputs=(4,), outputs=(3,), rank=2)
-    for name in ("a\ud800", "__metadata__", "größe"):
+    for name in ("__metadata__", "größe"):
         model.add_module(name, tnmars.compile(graph))
     tnmars.save(model, tmp_path / "a")
     fresh = copy.deepcopy(model)
@@ -82,3 +82,32 @@ def test_a_module_may_have_any_name(tmp_path: Path) -> None:
         value.data.zero_()
     tnmars.load_into(fresh, tmp_path / "a")
     assert all(value.equal(fresh.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("inner", [nn.Linear(2, 2), tnmars.compile(tnmars.loads(COPIES.replace("900", "2")))])
+def test_a_module_with_half_of_a_surrogate_pair_as_its_name(inner: nn.Module, tmp_path: Path) -> None:
+    model = nn.Module()
+    model.add_module("a\ud800", inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for save in (
+        lambda: tnmars.save(model, tmp_path / "a"),
+        lambda: tnmars.save_checkpoint(tmp_path / "a", model, optimizer),
+    ):
+        with pytest.raises(TnmarsError, match=r"^the name 'a\\ud800.*' holds half of a surrogate pair"):
+            save()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_message_can_always_be_printed() -> None:
+    with pytest.raises(GraphError) as caught:
+        tnmars.network("linear", "A[i,b] \ud800[b,o]", inputs={"i": 4}, outputs={"o": 3}, bonds=2)
+    assert "got '\\ud800'" in str(caught.value).encode().decode()
+
+
+def test_an_integer_that_no_file_holds(tmp_path: Path) -> None:
+    layer = tnmars.compile(tnmars.loads(COPIES.replace("900", "2")))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    tnmars.save_checkpoint(tmp_path / "a", layer, optimizer, extra={"n": 2**9999})
+    assert tnmars.load_checkpoint(tmp_path / "a", layer, optimizer).extra == {"n": 2**9999}
+    with pytest.raises(TnmarsError, match=r"^extra\.n is an integer of 16,610 bits, but a file holds up to 10,000\."):
+        tnmars.save_checkpoint(tmp_path / "a", layer, optimizer, extra={"n": 10**5000})

@@ -132,6 +132,10 @@ def _pairs(first: dict[str, Graph], second: dict[str, Graph]) -> dict[str, tuple
         (name, before), (after,) = next(iter(first.items())), second.values()
         return {name: (before, after)}
     shared = {name: (graph, second[name]) for name, graph in first.items() if name in second}
+    several = [list(graphs) for graphs in (first, second) if len(graphs) > 1]
+    if not shared and ("" in first or "" in second):
+        text = f"the model has {len(several[0])} layers, and a spec file is compared with one: {listing(several[0])}."
+        raise click.BadParameter(text, param_hint="--layer")
     if not shared:
         text = f"the files have no layer in common: {listing(list(first))}; and {listing(list(second))}."
         raise click.BadParameter(text, param_hint="--layer")

@@ -9,10 +9,9 @@ from typing import Any
 from tnmars.errors import Problem, SpecError
 from tnmars.files import unique
 from tnmars.graph import Graph
+from tnmars.spec.nodes import START
 from tnmars.spec.reader import loads
 
-START = b'{"__metadata__":{"tnmars.digest":"'
-"""What follows the first eight bytes of such a file, which hold the length of the header."""
 MAX_HEADER = 200_000_000
 """The largest header that is read, in bytes."""
 
@@ -47,4 +46,6 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
 
 
 def _name(entry: Any) -> str:
-    return str(entry["names"][0])
+    name = str(entry["names"][0])
+    name.encode()  # raises `ValueError` for what cannot be printed
+    return name

@@ -15,6 +15,8 @@ import yaml
 
 from tnmars.errors import Place, Problem
 
+START = b'{"__metadata__":{"tnmars.digest":"'
+"""What follows the first eight bytes of a saved model, which hold the length of its header."""
 MAX_BYTES = 1_000_000
 MAX_NODES = 150_000
 """Enough for every graph that the rules allow: 10,000 modes, bonds and cores with 100,000 axes in total."""
@@ -100,6 +102,9 @@ def _is_tab(text: str, place: Place) -> bool:
 
 
 def _decode(data: bytes) -> str:
+    if data.startswith(START, 8):
+        hint = "tnmars show, plan and diff read its graphs; tnmars.load_into reads the model."
+        raise TextError(Problem("the file is a saved model, not a spec file.", hint, place=Place(1, 1)))
     if len(data) > MAX_BYTES:
         raise TextError(
             Problem(

@@ -69,7 +69,12 @@ def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
             text = f"layer '{name}' is frozen, and a frozen layer cannot be saved."
             raise TnmarsError(Problem(text, "Save the model that it was made from, and freeze after loading."))
     found = [{"names": names, **record.to_json(layer)} for layer, names in layers.items()]
-    return {"layers": found}, _tensors(model)
+    tensors = _tensors(model)
+    for name in (*(name for names in layers.values() for name in names), *tensors):
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            text = f"the name {name!a} holds half of a surrogate pair, which a file cannot hold."
+            raise TnmarsError(Problem(text, "Rename that part of the model."))
+    return {"layers": found}, tensors
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -16,6 +16,9 @@ from tnmars.errors import CheckpointError, Problem, TnmarsError
 LEVELS = 100
 """How deep lists, tuples and dicts may be nested. It is well below the depth at which Python's own readers fail."""
 
+BITS = 10_000
+"""The bits of the largest integer. Python refuses to read much longer ones from text."""
+
 
 def encode(value: Any, where: str, levels: int = LEVELS) -> Any:
     """A value as plain data. Raises `TnmarsError` with the place of anything else.
@@ -25,6 +28,9 @@ def encode(value: Any, where: str, levels: int = LEVELS) -> Any:
     """
     if isinstance(value, numpy.generic):
         value = value.item()
+    if type(value) is int and value.bit_length() > BITS:
+        text = f"{where} is an integer of {value.bit_length():,} bits, but a file holds up to {BITS:,}."
+        raise TnmarsError(Problem(text, "Save it as text, for example with hex()."))
     if value is None or type(value) in (bool, int, float, str):
         return value
     if not levels:
