@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from math import log, prod, sqrt
 from pathlib import Path
 
 import oracle
@@ -41,6 +41,17 @@ def test_every_entry_has_the_variance_asked_for(graph: Graph, wanted: float | st
         wanted = None  # there is no input to have a fan
     entries = expected(graph, deviations(graph, variance(graph, wanted)))
     assert torch.allclose(entries, torch.full_like(entries, variance(graph, wanted)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("count", [400, 1000])
+def test_a_long_chain_has_the_variance_too(count: int, size: int) -> None:
+    """The product of its bonds' sizes has up to 2,800 bits, but a float at most 1,024."""
+    inner = " ".join(f"G{at}[r{at},r{at + 1}]" for at in range(count - 2))
+    cores = f"A[i,r0] {inner} B[r{count - 2},o]"
+    found = deviations(tnmars.network("linear", cores, inputs={"i": 2}, outputs={"o": 2}, bonds=size), 0.25)
+    logarithm = 2 * sum(map(log, found.values())) + (count - 1) * log(size)
+    assert logarithm == pytest.approx(log(0.25), abs=1e-9)
 
 
 @settings(max_examples=cases(500))

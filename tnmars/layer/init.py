@@ -15,6 +15,8 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 
 RULES = ("glorot", "kaiming")
+BITS = 512
+"""The leading bits of a product of sizes that are divided by; a hundred bonds of 4,096 do not fit a float."""
 
 
 def variance(graph: Graph, rule: str | float | None = None) -> float:
@@ -39,8 +41,9 @@ def deviations(graph: Graph, target: float) -> dict[str, float]:
     """The standard deviation of the entries of each core, so that the weight has the target variance."""
     found = {}
     for term in graph.terms:
-        share = target / len(graph.terms) / prod(bond.size for bond in term.bonds)
-        deviation = share ** (0.5 / len(term.cores))
+        sums, power = prod(bond.size for bond in term.bonds), 0.5 / len(term.cores)
+        beyond = max(0, sums.bit_length() - BITS)
+        deviation = (target / len(graph.terms) / (sums >> beyond)) ** power * 2.0 ** (-beyond * power)
         found.update({graph.qualified(term, core.name): deviation for core in term.cores})
     return found
 
