@@ -125,7 +125,12 @@ EXPERIMENTS = {
     "regression": Experiment(
         regression.VARIANTS, regression.run, {}, runs=dict.fromkeys(regression.VARIANTS, Runs(10, 0.2))
     ),
-    "greedy": Experiment(planted.GREEDY, planted.grow, {}, runs=dict.fromkeys(planted.GREEDY, Runs(10, 2.0))),
+    "greedy": Experiment(
+        planted.GREEDY,
+        planted.grow,
+        {},
+        runs={variant: Runs(10, 0.1 if variant == "tt" else 2.0) for variant in planted.GREEDY},
+    ),
     "tt-rnn": Experiment(
         tt_rnn.VARIANTS, tt_rnn.run, {}, prepare=idx.mnist, runs=dict.fromkeys(tt_rnn.VARIANTS, Runs(3, 5.0))
     ),
