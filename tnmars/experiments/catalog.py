@@ -51,7 +51,7 @@ class Experiment:
 
 
 def _of_texts(corpus: Corpus, seeds: int, minutes: float) -> Experiment:
-    runs = dict.fromkeys(corpus.variants, Runs(seeds, minutes))
+    runs = {name: Runs(seeds, (1.5 if name in corpus.gated else 1.0) * minutes) for name in corpus.variants}
     return Experiment(corpus.variants, corpus.run, corpus.paper, prepare=corpus.prepare, runs=runs)
 
 

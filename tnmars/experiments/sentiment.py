@@ -4,7 +4,8 @@ As in the paper only the table is compressed, and compression is that of the tab
 dropout 0.5 are those of tt-pytorch and its example. Other than there, the rate falls by a factor of 0.9 per epoch, and
 batches have 64 (SST-5) or 128 texts of similar length: runs are short. Gates have a rate of 1e-2, so that they settle.
 In the first epochs they are open and do not move (the paper: "several epochs" without masks), because otherwise they
-close before the cores have learned anything.
+close before the cores have learned anything. Gates open slowly afterwards: variants with them have half as many epochs
+more, at a constant rate, as tt-pytorch has.
 
 The model of the epoch with the best validation accuracy is taken; with gates, of the epochs after the temperature has
 come down; of a path, the best point within the budget. Reviews of IMDB are cut to their first 100 words, so that a run
@@ -59,6 +60,8 @@ class Corpus:
     classes: int
     batch: int
     epochs: int
+    gated_epochs: int
+    """The epochs of a variant with gates."""
     warmup: int
     """The first epochs of a variant with gates, in which they are open and do not move."""
     fixed: Mapping[str, int]
@@ -105,13 +108,14 @@ class Corpus:
             budgets = dict(limit(model, PART, ratio) for ratio in self.paths[variant][1])
             curve = shrunk(model, learnable, seed, folder, options, budget=list(budgets.values()))
             return {"points": points(curve, budgets, judged, is_best=True)}
-        epochs = options.epochs or self.epochs
-        warmup = min(self.warmup, epochs // 2) if variant in self.gated else 0
+        is_gated = variant in self.gated
+        epochs = options.epochs or (self.gated_epochs if is_gated else self.epochs)
+        warmup = min(self.warmup, epochs // 2) if is_gated else 0
         settings = Settings(
             epochs=epochs,
             batch=self.batch,
             lr=RATE,
-            lr_decay=DECAY,
+            lr_decay=1.0 if is_gated else DECAY,
             warmup_epochs=warmup,
             temperature_decay=0.1 ** (1 / max(1.0, COLD * (epochs - warmup))),
             seed=seed,
@@ -171,6 +175,7 @@ SST = Corpus(
     classes=5,
     batch=64,
     epochs=16,
+    gated_epochs=24,
     warmup=3,
     fixed={"tt-3": 3, "tt-4": 4, "tt-6": 6},
     gated={"mars-tt-4": (4, Mars(pi=1e-2, alpha=-1.0))},
@@ -189,6 +194,7 @@ IMDB = Corpus(
     classes=2,
     batch=128,
     epochs=6,
+    gated_epochs=9,
     warmup=1,
     fixed={"tt-6": 6},
     gated={"mars-tt-6": (6, Mars(pi=1e-2, alpha=-0.25))},
