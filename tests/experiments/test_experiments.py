@@ -79,6 +79,26 @@ def test_a_run_that_is_stopped_resumes_bit_for_bit(stop_after: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("stop_after", [7, 30])
+def test_a_run_killed_within_an_epoch_resumes_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
+    """A checkpoint is written within an epoch too: here after every step, and nothing is written when it is killed."""
+
+    class Killed(Line):
+        def data_loss(self, rows: Tensor) -> Tensor:
+            if self.steps + 1 == stop_after:
+                raise KeyboardInterrupt
+            return super().data_loss(rows)
+
+    uninterrupted, again = Line(), Line()
+    expected = Run(uninterrupted, SETTINGS).train()
+    with pytest.raises(KeyboardInterrupt):
+        Run(Killed(), SETTINGS, tmp_path, save_every=0.0).train()
+    assert Run(again, SETTINGS, tmp_path).train(resume=True) == expected
+    assert again.steps == 6 * 7 - stop_after + 1, "no step was lost"
+    ours, theirs = again.model.state_dict(), uninterrupted.model.state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize("stop_after", [7, 30])
 def test_an_annealed_run_that_keeps_its_best_model_resumes_bit_for_bit(stop_after: int, tmp_path: Path) -> None:
     settings = replace(SETTINGS, anneals=True, keep_best="error")
     whole = Line()
@@ -255,9 +275,11 @@ def test_every_target_is_of_a_variant_that_can_be_run() -> None:
 
 
 def test_a_target_may_be_below_another_variant_by_a_slack() -> None:
-    summary = {name: {"accuracy": {"mean": value}, "seeds": [0]} for name, value in (("gru", 98.0), ("tt-gru", 97.2))}
+    summary = {
+        name: {"accuracy": {"mean": value}, "seeds": [0, 1, 2]} for name, value in (("gru", 98.0), ("tt-gru", 97.2))
+    }
     row = targets.judged("tt-rnn", summary)[1]
-    assert row[1:] == ["above gru less 1, 97", "97.2", "1", "met"]
+    assert row[1:] == ["above gru less 1, 97", "97.2", "3", "met"]
 
 
 def mnist_record(variant: str, seed: int, compression: float) -> dict[str, object]:
@@ -296,10 +318,32 @@ def test_results_are_collected_shown_and_drawn(tmp_path: Path) -> None:
     assert written == {"mnist-2fc.json", "mnist-2fc-gates-soft.svg", "mnist-2fc-pi.svg", "mnist-2fc-size.svg"}
     sizes = (tmp_path / "out" / "mnist-2fc-size.svg").read_text()
     ElementTree.fromstring(sizes)
-    assert sizes.count('class="point"') == 3 + 4, "a point for each run, and for each row of the paper"
+    assert sizes.count('class="point"') == 3 + 5, "a point for each run, and for each row of the paper"
     drawing = (tmp_path / "out" / "mnist-2fc-pi.svg").read_text()
     assert drawing.count('class="run"') == 6, "a point for each run in both panels"
     assert ">0.1</text>" in drawing and ">0.001</text>" in drawing
+
+
+def test_an_ensemble_has_the_first_five_seeds_of_the_runs_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def ensemble(files: list[Path], variant: str, data: str | None) -> float:
+        asked.append([file.parent.name for file in files])
+        return 99.0
+
+    monkeypatch.setattr(idx, "is_there", lambda data: True)
+    monkeypatch.setitem(results.EXPERIMENTS, "mnist-2fc", replace(results.EXPERIMENTS["mnist-2fc"], ensemble=ensemble))
+    for seed in (11, 0, 1, 2, 3, 4, 5, 6):
+        folder = tmp_path / f"soft-{seed}"
+        folder.mkdir()
+        trial = {"epochs": 5} if seed == 1 else {}
+        (folder / f"record-{seed}.json").write_text(json.dumps(mnist_record("soft", seed, 140.0) | trial))
+        (folder / "small.safetensors").touch()
+    found = results.collected("mnist-2fc", tmp_path)
+    assert asked == [[f"soft-{seed}" for seed in (0, 2, 3, 4, 5)]], "the trial with seed 1 does not count"
+    assert found["summary"]["soft"]["ensemble"] == {"mean": 99.0, "deviation": 0.0, "median": 99.0, "of": 5}
 
 
 def test_bars_are_as_high_as_the_gates() -> None:
@@ -494,7 +538,7 @@ def test_mnist_runs_and_members_agree(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(mnist, "mnist", lambda given=None: idx.Mnist(x, y, x[:100], y[:100]))
     (found,) = mnist.run("soft", [0], tmp_path / "soft-0", RunOptions(epochs=2))
     assert found["ranks"].keys() == {"0", "2"} and found["compression"] > 18.0
-    assert mnist.ensemble([tmp_path / "soft-0"], "soft") == pytest.approx(found["accuracy"])
+    assert mnist.ensemble([tmp_path / "soft-0" / "small.safetensors"], "soft") == pytest.approx(found["accuracy"])
 
 
 def test_files_are_downloaded_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import torch
 
 import tnmars
 from tnmars.experiments import resnet110
-from tnmars.experiments.cifar import Cifar, shifted
+from tnmars.experiments.cifar import IMAGENET, Cifar, shifted
 from tnmars.experiments.loop import RunOptions
+from tnmars.experiments.problems import pictures
 from tnmars.experiments.resnet import ResNet, equal_convolutions, replace_
 from tnmars.layer.module import layers
 
@@ -71,16 +72,42 @@ def run(variant: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize("variant", ["pretrained", "tt-naive", "mars-proper", "resnet20"])
+@pytest.mark.parametrize(
+    "variant", ["pretrained", "tt-naive", "mars-proper", "ard-naive", "resnet20", "resnet20-proper"]
+)
 def test_a_variant_runs(variant: str, tmp_path: Path) -> None:
     result = run(variant, tmp_path)
     assert 0 <= result["accuracy"] <= 100
-    assert (result["compression"] > 1) == (variant in ("tt-naive", "mars-proper"))
+    assert (result["compression"] > 1) == (variant not in ("pretrained", "resnet20"))
 
 
 @pytest.mark.usefixtures("made_up")
 @pytest.mark.filterwarnings("ignore::tnmars.ShrinkWarning")
 def test_a_path_goes_to_the_compression_of_its_layers(tmp_path: Path) -> None:
-    ((point),) = run("shrink-proper", tmp_path)["points"]
-    assert point["budget"] == "5x layers"
-    assert point["layers_compression"] >= 5 > point["compression"]
+    first, second = run("shrink-proper", tmp_path)["points"]
+    assert (first["budget"], second["budget"]) == ("5x layers", "7x layers")
+    assert first["layers_compression"] >= 5 > first["compression"] and second["layers_compression"] >= 7
+
+
+def test_published_networks_get_the_statistics_that_they_were_trained_with() -> None:
+    """A white pixel as the data's README has it, through every way to a network."""
+    white = torch.full((2, 3, 32, 32), 255).byte()
+    expected = [(1 - mean) / std for mean, std in zip((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True)]
+    seen: list[list[float]] = []
+
+    class Seeing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(x[0, :, 16, 16].tolist())
+            return torch.zeros(len(x), 10)
+
+    data = Cifar(white, torch.zeros(2).long(), white, torch.zeros(2).long())
+    task = resnet110.Photos(Seeing(), data)
+    task.data_loss(torch.tensor([0]))
+    task.judge()
+    learnable = pictures(data, 1, channels=IMAGENET)
+    learnable.test(Seeing())
+    learnable.evaluate(Seeing())
+    seen.append(next(iter(learnable.train))[0][0, :, 16, 16].tolist())
+    assert len(seen) == 5
+    for found in seen:
+        assert found == pytest.approx(expected)

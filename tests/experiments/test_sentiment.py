@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from tnmars.errors import TnmarsError
 from tnmars.experiments import readers, sentiment
 from tnmars.experiments.loop import RunOptions
+from tnmars.experiments.paths import best_within
 from tnmars.experiments.sentiment import IMDB, SST, Corpus
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
+from tnmars.shrinking.curve import Curve, Point
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,33 @@ def test_networks_are_those_of_the_paper() -> None:
     model = SST.network("dense")
     assert (model.lstm.hidden_size, model.lstm.num_layers, model.lstm.bidirectional) == (128, 2, True)
     assert model.embedding.weight.shape == (17_200, 256)
+
+
+def test_the_best_point_within_a_budget_is_taken() -> None:
+    """By its score on validation data, though a larger one meets the budget too."""
+
+    def point(stage: int, parameters: int, score: float) -> Point:
+        sizes = {"parameters": parameters, "bytes": 4 * parameters, "macs": 1, "ms": 1.0, "ratio": 1000 / parameters}
+        return Point(stage=stage, ranks={}, score=score, error=None, steps=1, seconds=1.0, make=lambda: None, **sizes)
+
+    points = [point(0, 900, 0.6), point(1, 400, 0.3), point(2, 300, 0.4), point(3, 300, 0.35), point(4, 100, 0.2)]
+    curve = Curve(tuple(points), None, 0, "", {}, {"parameters": 1000.0})
+    assert curve.at(500).stage == 1
+    assert best_within(curve, 500).stage == best_within(curve, "2x").stage == 2
+    assert best_within(curve, "4x").stage == 4
+    with pytest.raises(TnmarsError, match="no point of the curve meets the budget"):
+        best_within(curve, 50)
+
+
+def test_gates_do_not_move_while_the_cores_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentiment, "HIDDEN", 4)
+    corpus = replace(small(SST), warmup=2)
+    (result,) = corpus.run("mars-tt-4", [0], tmp_path, RunOptions(epochs=4))
+    sizes = [record["expected_parameters"] for record in result["history"]]
+    assert sizes[0] == sizes[1] != sizes[2] != sizes[3]
+
+
+def test_tables_start_with_the_variance_of_tt_pytorch() -> None:
+    torch.manual_seed(0)
+    table = SST.network("tt-3").embedding
+    assert float(table.dense().detach().var()) == pytest.approx(2 / (18_000 + 256), rel=0.2)

@@ -48,3 +48,18 @@ def test_padding_changes_no_answer(make: type, rank: int | None) -> None:
     more = torch.cat((ids, torch.zeros(2, 4, dtype=torch.long)), 1)
     torch.testing.assert_close(model(more), model(ids))
     torch.testing.assert_close(model(ids[1:, :1]), model(ids)[1:])
+
+
+@pytest.mark.parametrize("count", [3, 640, 1333])
+def test_an_order_by_length_has_every_text_once_and_little_padding(count: int) -> None:
+    lengths = torch.randint(1, 50, (count,)).tolist()
+    found = texts.near_lengths(lengths, 16, torch.Generator().manual_seed(1))
+    assert sorted(found.tolist()) == list(range(count))
+    assert torch.equal(found, texts.near_lengths(lengths, 16, torch.Generator().manual_seed(1)))
+    assert count < 16 or not torch.equal(found, texts.near_lengths(lengths, 16, torch.Generator().manual_seed(2)))
+    if count > 100:
+        batches = [[lengths[at] for at in part] for part in found.split(16)]
+        padded = sum(len(part) * max(part) for part in batches)
+        assert padded < 1.15 * sum(lengths), "unsorted it would be almost twice as much"
+        firsts = [part[0] for part in batches[:20]]
+        assert firsts != sorted(firsts), "batches are shuffled again"

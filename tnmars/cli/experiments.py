@@ -65,6 +65,11 @@ NAMES = (
     help="Number of epochs, for a short trial; for shrink, the steps of a stage [default: the experiment's].",
 )
 @click.option("--save-every", type=click.FloatRange(0.0), help="Seconds between checkpoints [default: 60].")
+@click.option(
+    "--speed",
+    is_flag=True,
+    help="After all runs, time the networks of lenet5 that were not timed yet, one at a time; part of --all.",
+)
 @click.option("--resume", is_flag=True, help="Resume unfinished runs from their checkpoints, instead of starting over.")
 @JSON
 def reproduce(name: str | None, jobs: int, as_json: bool, every: bool, list_missing: bool, **asked: Any) -> None:
@@ -98,6 +103,8 @@ def reproduce(name: str | None, jobs: int, as_json: bool, every: bool, list_miss
         experiment.prepare(asked["data"])
     failed = run_all(todo, side_by_side=jobs, more=_passed_on(asked))
     if len(failed) < len(todo):
+        if asked["speed"]:
+            _time([name], folder, asked)
         _show([name], folder, asked, as_json)
     _report(failed)
 
@@ -131,6 +138,7 @@ def _missing(name: str | None, jobs: int, as_json: bool, is_listed: bool, asked:
         agenda.jobs, side_by_side=jobs, more=more, left=lambda left: click.echo(agenda.left(left, jobs), err=True)
     )
     shown = [one for one in names if any(record.get("epochs") is None for record in records(one, root / one))]
+    _time(shown, root, asked, is_above=True)
     _show(shown, root, asked, as_json, is_above=True)
     _report(failed)
 
@@ -141,6 +149,15 @@ def _passed_on(asked: dict[str, Any]) -> list[str]:
     for key in ("data", "save_every"):
         more += [f"--{key.replace('_', '-')}", str(asked[key])] if asked[key] is not None else []
     return more
+
+
+def _time(names: list[str], folder: Path, asked: dict[str, Any], *, is_above: bool = False) -> None:
+    """Times the networks of finished runs, now that none is running."""
+    from tnmars.experiments.results import timed
+
+    for name in names:
+        own = folder / name if is_above else folder
+        timed(name, own, data=asked["data"], epochs=asked["epochs"], say=lambda text: click.echo(text, err=True))
 
 
 def _show(names: list[str], folder: Path, asked: dict[str, Any], as_json: bool, *, is_above: bool = False) -> None:

@@ -15,8 +15,12 @@ from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import TnmarsError
 from tnmars.experiments.idx import unpacked
 
-MEAN, STD = (0.49140, 0.48216, 0.44653), (0.24703, 0.24349, 0.26159)
-"""Of the channels of the training images."""
+Channels = tuple[tuple[float, ...], tuple[float, ...]]
+"""The mean and the standard deviation of each channel, for pixels in [0, 1]."""
+OWN: Channels = (0.49140, 0.48216, 0.44653), (0.24703, 0.24349, 0.26159)
+"""Those of the training images."""
+IMAGENET: Channels = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Those of ImageNet, which the published ResNets were trained with."""
 RECORD = 1 + 3 * 32 * 32
 WIDTHS = ((3, 32, True), (32, 64, False), (64, 64, True), (64, 128, False), (128, 128, True))
 """The convolutions: channels in and out, and whether pooling follows."""
@@ -49,9 +53,9 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
     return torch.tensor(records[:, 1:]).reshape(-1, 3, 32, 32), torch.tensor(records[:, 0]).long()
 
 
-def normalized(images: Tensor) -> Tensor:
+def normalized(images: Tensor, channels: Channels = OWN) -> Tensor:
     """Bytes as the network expects them."""
-    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    mean, std = (torch.tensor(values)[:, None, None] for values in channels)
     return ((images.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
@@ -61,8 +65,11 @@ class Flipped:
     With `is_shifted`, each is also shifted at random, by at most 4 pixels.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, size: int, *, is_shifted: bool = False):
-        self.images, self.labels, self.size, self.is_shifted = images, labels, size, is_shifted
+    def __init__(
+        self, images: Tensor, labels: Tensor, size: int, *, is_shifted: bool = False, channels: Channels = OWN
+    ):
+        self.images, self.labels, self.size = images, labels, size
+        self.is_shifted, self.channels = is_shifted, channels
 
     def __len__(self) -> int:
         return len(self.images) // self.size
@@ -72,7 +79,7 @@ class Flipped:
         for at in range(len(self)):
             rows = order[at * self.size : (at + 1) * self.size]
             images = shifted(self.images[rows]) if self.is_shifted else self.images[rows]
-            yield mirrored(normalized(images)), self.labels[rows]
+            yield mirrored(normalized(images, self.channels)), self.labels[rows]
 
 
 def mirrored(images: Tensor) -> Tensor:

@@ -55,6 +55,15 @@ def record_name(seed: int) -> str:
     return f"record-{seed}.json"
 
 
+def network_name(budget: str = "") -> str:
+    """The name of the file of a small network in the folder of its run; a path has one for each budget.
+
+    >>> network_name(), network_name("20x")
+    ('small.safetensors', 'small-20x.safetensors')
+    """
+    return f"small-{budget.replace(' ', '-')}.safetensors" if budget else "small.safetensors"
+
+
 def seeds(text: str) -> list[int]:
     """The numbers in a text such as `0-9` or `0,3,5-7`.
 

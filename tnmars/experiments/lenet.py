@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,25 @@ def _dense() -> Three:
 def _tucker(selector: Selector | None, conv: int, fc: int) -> Three:
     graph = families.tucker2("conv", inputs=(20,), outputs=(50,), kernel=(5, 5), rank=conv)
     wide = families.lowrank("linear", inputs=(800,), outputs=(500,), rank=fc)
-    return _compiled(graph, selector), _compiled(wide, selector), nn.Linear(500, 10)
+    made = _compiled(graph, selector), _compiled(wide, selector)
+    if selector is not None:
+        for layer, inside in zip(made, (20 * 25, 800), strict=True):
+            plain_(layer, inside)
+    return *made, nn.Linear(500, 10)
+
+
+@torch.no_grad()
+def plain_(layer: TNModule, inside: int) -> None:
+    """Fills each factor as torch fills a layer of its own, as in the paper: uniform, up to 1 / sqrt(fan_in).
+
+    The masks and the other factors are not thought of, so the whole weight is smaller than by any usual rule. `inside`
+    is the number of inputs of the layer, for the bias.
+    """
+    for name, shape in layer.graph.cores.items():
+        summed = {"G": shape[:3], "U2": shape[1:]}.get(name, shape[:1])
+        layer.cores.get(name).uniform_(-(prod(summed) ** -0.5), prod(summed) ** -0.5)
+    assert layer.bias is not None
+    layer.bias.uniform_(-(inside**-0.5), inside**-0.5)
 
 
 def _rings(selector: Selector | None, conv: int, fc1: int, fc2: int) -> Three:

@@ -30,6 +30,8 @@ from tnmars.store.checkpoint import load_checkpoint, save_checkpoint
 from tnmars.store.model import load_into, save
 
 CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best.safetensors"
+NEWER = ("anneals", "keep_best", "is_smooth")
+"""Settings that the checkpoints of the first runs do not have."""
 STAIRCASE = Staircase()
 """The constants of annealed runs."""
 
@@ -49,6 +51,8 @@ class Settings:
     """The factor of the learning rate per epoch."""
     temperature_decay: float = 0.99
     """The factor of the temperature per epoch, down to the selector's final temperature."""
+    is_smooth: bool = False
+    """Whether the temperature falls in every step; otherwise it is held for an epoch, as in the paper."""
     warmup_epochs: int = 0
     prior_weight: float = 1.0
     """The factor of the penalty, which is also divided by the number of samples."""
@@ -103,6 +107,7 @@ class Run:
     """What it is a run of, in addition to its settings. A checkpoint of another run is refused."""
     history: list[dict[str, Any]] = field(default_factory=list)
     _stop: bool = False
+    _saved: float = 0.0
 
     def train(self, progress: Progress | None = None, *, resume: bool = False) -> list[dict[str, Any]]:
         """Trains to the end, and returns the record of each epoch."""
@@ -112,12 +117,12 @@ class Run:
         self.schedule = self.task.schedule(
             decay_steps=_decay_epochs(self.task.selector, settings.temperature_decay) * steps,
             warmup_steps=settings.warmup_epochs * steps,
-            every=steps,
+            every=1 if settings.is_smooth else steps,
             seed=settings.seed,
             optimizer=self.optimizer,
         )
         first, done, total = self._resumed() if resume else self._begun()
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         if progress is not None:
             progress.begin(first)
         with handled((signal.SIGINT, signal.SIGTERM), self._ask_to_stop):
@@ -129,9 +134,8 @@ class Run:
                     self._log()
                     if progress is not None:
                         progress.show(self.history[-1], epoch + 1, settings.epochs)
-                if time.monotonic() - saved > self.save_every or epoch + 1 == settings.epochs:
+                if self._is_due() or epoch + 1 == settings.epochs:
                     self._save(epoch + 1)
-                    saved = time.monotonic()
         if settings.keep_best:
             assert self.folder is not None
             self.task.model = load_into(model, self.folder / BEST)
@@ -148,7 +152,7 @@ class Run:
         """One pass over the data, starting at step `done`. Returns the sum of the losses, `before` included."""
         self.task.model.train()
         random = torch.Generator().manual_seed(self.settings.seed * 100_003 + epoch)
-        order = torch.randperm(self.task.size, generator=random)
+        order = self.task.order(random, self.settings.batch)
         factor = self.settings.prior_weight / self.task.size
         total = torch.tensor(before)
         for step in range(done, steps):
@@ -160,10 +164,15 @@ class Run:
             self.optimizer.zero_grad()
             self.schedule.step()
             total += loss.detach()
-            if self._stop:
+            if self._stop or (step + 1 < steps and self._is_due()):
                 self._save(epoch, step + 1, total.item())
+            if self._stop:
                 raise RunStoppedError
         return total.item()
+
+    def _is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return self.folder is not None and time.monotonic() - self._saved > self.save_every
 
     def _set_rate(self, epoch: int, step: int, steps: int) -> None:
         if self.settings.anneals:
@@ -203,6 +212,7 @@ class Run:
             extra = {"history": self.history, "total": total, "run": self._identity()}
             path = self.folder / CHECKPOINT
             save_checkpoint(path, self.task.model, self.optimizer, self.schedule, position=position, extra=extra)
+            self._saved = time.monotonic()
 
     def _identity(self) -> dict[str, Any]:
         """What two runs must have in common if one is to resume from the other's checkpoint, as plain data."""
@@ -230,7 +240,7 @@ class Run:
 
     def _check_identity(self, path: Path, theirs: Mapping[str, Any]) -> None:
         ours = self._identity()
-        defaults = {each.name: each.default for each in fields(Settings) if each.name in ("anneals", "keep_best")}
+        defaults = {each.name: each.default for each in fields(Settings) if each.name in NEWER}
         theirs = {**defaults, **theirs}  # a checkpoint may be older than these settings
         different = [key for key in ours if theirs.get(key) != ours[key]]
         if different:

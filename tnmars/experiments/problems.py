@@ -76,14 +76,16 @@ def reading(train: Texts, held: Texts, test: Texts, size: int) -> Learnable:
     )
 
 
-def pictures(data: cifar.Cifar, size: int, *, is_shifted: bool = False) -> Learnable:
+def pictures(
+    data: cifar.Cifar, size: int, *, is_shifted: bool = False, channels: cifar.Channels = cifar.OWN
+) -> Learnable:
     """Labeled images of bytes, mirrored at random; the last training samples are for validation."""
     held = held_out(len(data.train_y))
     return Learnable(
-        cifar.Flipped(data.train_x[:-held], data.train_y[:-held], size, is_shifted=is_shifted),
+        cifar.Flipped(data.train_x[:-held], data.train_y[:-held], size, is_shifted=is_shifted, channels=channels),
         cross_entropy,
-        lambda model: (right_images(model, data.train_x[-held:], data.train_y[-held:]), held),
-        lambda model: 100 * right_images(model, data.test_x, data.test_y),
+        lambda model: (right_images(model, data.train_x[-held:], data.train_y[-held:], channels), held),
+        lambda model: 100 * right_images(model, data.test_x, data.test_y, channels),
     )
 
 
@@ -107,9 +109,9 @@ def right_texts(model: nn.Module, rows: Sequence[Sequence[int]], labels: Tensor)
 
 
 @torch.no_grad()
-def right_images(model: nn.Module, x: Tensor, y: Tensor) -> float:
+def right_images(model: nn.Module, x: Tensor, y: Tensor, channels: cifar.Channels = cifar.OWN) -> float:
     """The share of right answers on images of bytes."""
-    answers = torch.cat([model(cifar.normalized(part)) for part in torch.split(x, 500)])
+    answers = torch.cat([model(cifar.normalized(part, channels)) for part in torch.split(x, 500)])
     return answers.argmax(-1).eq(y).double().mean().item()
 
 

@@ -6,56 +6,82 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tnmars.errors import TnmarsError
 from tnmars.experiments import idx
 from tnmars.experiments.catalog import EXPERIMENTS, Experiment
-from tnmars.experiments.jobs import record_name
-from tnmars.experiments.tables import expanded, markdown, records, summary
+from tnmars.experiments.jobs import network_name
+from tnmars.experiments.speeds import measure, run_folder, with_speeds
+from tnmars.experiments.tables import Record, expanded, markdown, records, summary
 from tnmars.experiments.targets import HEAD, judged
 from tnmars.files import make_folder, write_text
 from tnmars.reporting import charts
 from tnmars.text import tables
 
 Collected = dict[str, Any]
+ENSEMBLE = 5
+"""The number of networks in an ensemble, if there are as many."""
 
 
 def collected(name: str, folder: Path, *, data: str | None = None, epochs: int | None = None) -> Collected:
     """All records of runs with this number of epochs, and their summary. Histories are long and left out."""
-    known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
-    listed = [record for record in records(name, folder) if record.get("epochs") == epochs]
-    for record in listed:
-        if record["variant"] not in known:
-            file = record_name(record["seed"])
-            raise TnmarsError(f"{folder}: a {file} is of variant '{record['variant']}', which {name} does not have.")
-    listed.sort(key=lambda record: known.index(record["variant"]))
+    listed = _listed(name, folder, epochs)
     if not listed:
         raise TnmarsError(f"{folder} has no record of {name}.")
+    listed = [with_speeds(EXPERIMENTS[name], folder, record) for record in listed]
     value: Collected = {
         "experiment": name,
         "summary": summary(listed),
         "records": [{**record, "result": _short(record["result"])} for record in listed],
     }
-    for variant, (count, accuracy) in _ensembles(EXPERIMENTS[name], folder, data).items():
+    for variant, (count, accuracy) in _ensembles(EXPERIMENTS[name], folder, listed, data).items():
         value["summary"][variant]["ensemble"] = {"mean": accuracy, "deviation": 0.0, "median": accuracy, "of": count}
     return value
+
+
+def _listed(name: str, folder: Path, epochs: int | None) -> list[Record]:
+    """The records of runs with this number of epochs, by variant and seed; none of variants that are no more."""
+    known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
+    listed = [
+        record for record in records(name, folder) if record.get("epochs") == epochs and record["variant"] in known
+    ]
+    return sorted(listed, key=lambda record: (known.index(record["variant"]), record["seed"]))
+
+
+def timed(
+    name: str,
+    folder: Path,
+    *,
+    data: str | None = None,
+    epochs: int | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> None:
+    """Times the small networks of all runs with this number of epochs that were not timed yet."""
+    measure(name, folder, _listed(name, folder, epochs), data, say)
 
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key != "history"}
 
 
-def _ensembles(experiment: Experiment, folder: Path, data: str | None) -> dict[str, tuple[int, float]]:
-    """For each variant, the number of pruned networks and their accuracy as an ensemble; empty without the data."""
+def _ensembles(
+    experiment: Experiment, folder: Path, listed: Sequence[Record], data: str | None
+) -> dict[str, tuple[int, float]]:
+    """For each variant, the number of pruned networks and their accuracy as an ensemble; empty without the data.
+
+    Only networks of the records listed count, and of these the first five seeds.
+    """
     accuracies = {}
-    for variant in experiment.ensembled:
-        members = sorted(path.parent for path in folder.glob(f"{variant}-*/small.safetensors"))
-        members = [member for member in members if list(member.glob("record-*.json"))]
-        if len(members) > 1 and experiment.ensemble is not None and idx.is_there(data):
-            accuracies[variant] = len(members), experiment.ensemble(members, variant, data)
+    for shown in experiment.ensembled:
+        variant, _, budget = shown.partition(" ")
+        own = [record for record in listed if record["variant"] == variant]
+        files = [run_folder(folder, record) / network_name(budget) for record in own]
+        files = [file for file in files if file.exists()][:ENSEMBLE]
+        if len(files) > 1 and experiment.ensemble is not None and idx.is_there(data):
+            accuracies[shown] = len(files), experiment.ensemble(files, variant, data)
     return accuracies
 
 

@@ -77,7 +77,7 @@ def summary(given: Sequence[Record]) -> dict[str, dict[str, Any]]:
         own = [record for record in listed if record["variant"] == variant]
         figures = [_numbers(record["result"]) for record in own]
         entry: dict[str, Any] = {"seeds": [record["seed"] for record in own]}
-        for key in figures[0]:
+        for key in dict.fromkeys(key for figure in figures for key in figure):
             values = [figure[key] for figure in figures if key in figure]
             entry[key] = {
                 "mean": fmean(values),
@@ -86,9 +86,15 @@ def summary(given: Sequence[Record]) -> dict[str, dict[str, Any]]:
                 "all": values,
             }
         entry["minutes"] = _minutes(own)
-        entry["commits"] = sorted({record["versions"]["commit"] for record in own})
+        entry["commits"] = sorted({commit for record in own for commit in commits(record)})
         result[variant] = entry
     return result
+
+
+def commits(record: Record) -> list[str]:
+    """The commits that worked on a run; one that was resumed may have several."""
+    made = record["versions"]
+    return list(made.get("commits") or [made["commit"]])
 
 
 def _minutes(own: Sequence[Record]) -> float | None:

@@ -57,13 +57,15 @@ def _toy() -> Iterator[Target]:
         yield Target(f"mars-{rank}", "rank", paper - 1.5, paper + 1.5, seeds=10)
         yield Target(f"mars-{rank}", "accuracy", accuracy, seeds=10)
         yield Target(f"mars-{rank}", "accuracy", above=f"dense-{rank}", seeds=10)
+        for way in ("ard", "search"):
+            yield Target(f"{way}-{rank}", "accuracy", above=f"dense-{rank}", seeds=10)
 
 
 TARGETS: dict[str, tuple[Target, ...]] = {
     "toy": tuple(_toy()),
     "tucker": (
         *(Target("settled", f"rank {at}", 4.0, 5.5, seeds=10) for at in (1, 2, 3, 4)),
-        Target("settled", "log_likelihood", -0.1, statistic="median", seeds=10),
+        *(Target(way, "log_likelihood", -0.1, statistic="median", seeds=10) for way in ("settled", "ard", "search")),
     ),
     "mnist-2fc": (
         Target("soft", "compression", 130.0, seeds=5),
@@ -73,6 +75,8 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("hard", "accuracy", 97.75, seeds=5),
         Target("shrink", "compression", 230.0, seeds=5),
         Target("shrink", "accuracy", 98.05, seeds=5),
+        Target("ard", "compression", 100.0, seeds=5),
+        Target("ard", "accuracy", 97.0, seeds=5),
         Target("dense", "accuracy", 98.0),
         Target("tt-20", "accuracy", 97.5),
     ),
@@ -82,10 +86,13 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("mars-tucker", "speed", 1.19, seeds=5),
         Target("mars-tucker", "ensemble", 99.3, seeds=5),
         Target("shrink-tucker 10x", "accuracy", 99.05, seeds=5),
-        *(Target(f"trn-{rank}", "accuracy", low) for rank, low in ((10, 98.5), (15, 99.1), (20, 99.2))),
+        *(Target(f"trn-{rank}", "accuracy", low, seeds=3) for rank, low in ((10, 98.5), (15, 99.1), (20, 99.2))),
         Target("shrink-ring 20x", "accuracy", 99.3, seeds=5),
         Target("shrink-ring 40x", "accuracy", 99.2, seeds=5),
-        Target("musco", "compression", above="evbmf"),
+        Target("shrink-ring 20x", "accuracy", above="ring-20x", seeds=3),
+        Target("shrink-ring 40x", "accuracy", above="ring-40x", seeds=3),
+        Target("musco", "compression", above="evbmf", seeds=5),
+        Target("musco", "accuracy", above="evbmf", slack=0.1, seeds=5),
     ),
     "sst": (
         Target("mars-tt-4", "compression", 300.0, seeds=3),
@@ -94,22 +101,24 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         Target("shrink-tt-4 340x embedding", "accuracy", above="mars-tt-4", seeds=3),
     ),
     "imdb": (
-        Target("tt-6", "accuracy", above="dense", slack=0.5),
-        Target("mars-tt-6", "compression", 441.0),
-        Target("mars-tt-6", "accuracy", above="tt-6", slack=0.3),
-        Target("shrink-tt-6 559x embedding", "accuracy", above="tt-6", slack=0.3),
+        Target("tt-6", "accuracy", above="dense", slack=0.5, seeds=3),
+        Target("mars-tt-6", "compression", 441.0, seeds=3),
+        Target("mars-tt-6", "accuracy", above="tt-6", slack=0.3, seeds=3),
+        Target("shrink-tt-6 559x embedding", "accuracy", above="tt-6", slack=0.3, seeds=3),
     ),
     "resnet110": (
         Target("counts", "naive", 2.69195, 2.69205),
         Target("counts", "proper", 2.30535, 2.30545),
-        Target("shrink-proper 5x layers", "accuracy", above="pretrained", slack=1.5),
+        Target("shrink-proper 5x layers", "accuracy", above="pretrained", slack=1.5, seeds=3),
+        Target("ard-naive", "layers_compression", above="tt-naive"),
+        Target("ard-naive", "accuracy", above="tt-naive", slack=1.0),
     ),
-    "completion": tuple(Target(variant, "as_planted", 0.8, seeds=10) for variant in ("fit", "shrink")),
-    "regression": (Target("shrink", "as_planted", 0.8, seeds=10),),
+    "completion": tuple(Target(variant, "as_planted", 0.8, seeds=10) for variant in ("fit", "ard", "shrink")),
+    "regression": tuple(Target(variant, "as_planted", 0.8, seeds=10) for variant in ("mars", "shrink")),
     "greedy": tuple(Target(variant, "as_planted", 0.8, seeds=10) for variant in ("tt", "ring", "topology")),
     "tt-rnn": (
-        Target("tt-gru", "compression", 20.0),
-        Target("tt-gru", "accuracy", above="gru", slack=1.0),
+        Target("tt-gru", "compression", 20.0, seeds=3),
+        Target("tt-gru", "accuracy", above="gru", slack=1.0, seeds=3),
     ),
 }
 HEAD = ["figure", "target", "result", "seeds", ""]

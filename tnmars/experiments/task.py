@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.graph import counts
+from tnmars.layer.kept import is_selecting, kept_slices
 from tnmars.layer.module import layers
 from tnmars.select import Selector
 from tnmars.training.objective import expected, param_groups, penalty
@@ -31,6 +32,10 @@ class Task(ABC):
     @abstractmethod
     def judge(self) -> dict[str, Any]:
         """Figures of the model in `eval()`, where gates are open exactly for what pruning keeps."""
+
+    def order(self, random: torch.Generator, batch: int) -> Tensor:
+        """The order of the samples in an epoch. It may depend on nothing but the random numbers and the batch."""
+        return torch.randperm(self.size, generator=random)
 
     def loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The loss over the samples with the indices `rows`, and the penalty."""
@@ -68,10 +73,14 @@ def live_ranks(model: nn.Module) -> dict[str, list[int]]:
     """For each compiled layer, how many slices of each bond would be kept now."""
     ranks = {}
     for name, layer in layers(model):
-        if layer.masks is None:
-            ranks[name] = [bond.size for bond in layer.graph.bonds.values()]
-        else:
+        if is_selecting(layer):
             with torch.no_grad():
-                kept = layer.masks.selector.keep_all(layer.logits(), layer.masks.costs)
-            ranks[name] = [int(slices.sum()) for slices in kept]
+                ranks[name] = [int(slices.sum()) for slices in kept_slices(layer)]
+        else:
+            ranks[name] = [bond.size for bond in layer.graph.bonds.values()]
     return ranks
+
+
+def chooses(model: nn.Module) -> bool:
+    """Whether a layer of the model has a selector that decides which slices are kept."""
+    return any(is_selecting(layer) for _, layer in layers(model))

@@ -83,6 +83,22 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([[*row, *[PADDING] * (longest - len(row))] for row in rows])
 
 
+def near_lengths(lengths: Sequence[int], size: int, random: torch.Generator) -> Tensor:
+    """A random order of all texts in which those of a batch have similar lengths; only the last batch may be smaller.
+
+    >>> near_lengths([3, 1, 3, 1, 2], 2, torch.Generator().manual_seed(0)).tolist()
+    [0, 2, 3, 1, 4]
+    """
+    order = torch.randperm(len(lengths), generator=random)
+    whole = len(order) - len(order) % size
+    found = []
+    for start in range(0, whole, SORTED * size):
+        near = sorted(order[start : min(start + SORTED * size, whole)].tolist(), key=lambda at: lengths[at])
+        batches = torch.tensor(near).reshape(-1, size)
+        found.append(batches[torch.randperm(len(batches), generator=random)].flatten())
+    return torch.cat([*found, order[whole:]])
+
+
 class TextBatches:
     """Shuffled batches of texts of similar length and their labels, again and again."""
 

@@ -64,7 +64,7 @@ def _run(variant: str, seed: int, folder: Path, options: RunOptions, images: Mni
     torch.manual_seed(1000 + seed)
     model = Rows(RANKS.get(variant))
 
-    def judged(small: nn.Module) -> dict[str, Any]:
+    def judged(small: nn.Module, words: str = "") -> dict[str, Any]:
         scores = logits(small.eval(), images.test_x)
         return {"accuracy": accuracy(scores, images.test_y), "compression": input_compression(small)}
 

@@ -17,12 +17,15 @@ from tnmars.errors import TnmarsError
 from tnmars.experiments.catalog import EXPERIMENTS
 from tnmars.experiments.jobs import record_name, seeds
 from tnmars.experiments.loop import CHECKPOINT, RunOptions, RunStoppedError
+from tnmars.experiments.ownership import owned
 from tnmars.experiments.progress import Progress
 from tnmars.files import make_folder, write_text
 from tnmars.shrinking.folder import TABLE
 
 STOPPED = 75
 """The exit code of a run that was asked to stop and can be resumed."""
+COMMITS = "commits.json"
+"""The file in the folder of a run that lists the commits that have worked on it."""
 
 
 def commit() -> str:
@@ -53,6 +56,20 @@ def versions() -> dict[str, str]:
     }
 
 
+def worked_on(folder: Path, made: str, *, resumed: bool) -> list[str]:
+    """The commits that have worked on a run, the last one being `made`; they are written to its folder."""
+    path = folder / COMMITS
+    known: list[str] = []
+    if resumed:
+        try:
+            known = [str(one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError):
+            known = ["unknown"]  # the checkpoint is older than this list
+    known = list(dict.fromkeys([*known, made]))
+    write_text(path, json.dumps(known) + "\n")
+    return known
+
+
 def main(given: list[str] | None = None) -> int:
     """Runs one variant for some seeds, and writes a record of each when done."""
     parser = argparse.ArgumentParser("python -m tnmars.experiments.worker")
@@ -67,20 +84,26 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--save-every", type=float, default=60.0)
     asked = parser.parse_args(given)
     torch.set_num_threads(1)
+    try:
+        with owned(make_folder(asked.out)):
+            return _run(asked)
+    except TnmarsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(asked: argparse.Namespace) -> int:
     start, made, numbers = time.time(), versions(), seeds(asked.seeds)
     resumed = asked.resume and any(list(asked.out.rglob(name)) for name in (CHECKPOINT, TABLE))
+    commits = worked_on(asked.out, made["commit"], resumed=resumed)
     out = sys.stdout if asked.json_progress else sys.stderr
     progress = Progress(f"{asked.name} {asked.variant} {asked.seeds}", out, as_json=asked.json_progress)
     options = RunOptions(asked.data, asked.epochs, asked.resume, asked.save_every, progress)
     try:
-        make_folder(asked.out)
         results = EXPERIMENTS[asked.name].run(asked.variant, numbers, asked.out, options)
     except RunStoppedError:
         print("stopped; run again with --resume to continue from here", file=sys.stderr)
         return STOPPED
-    except TnmarsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     finally:
         progress.close()
     shared = {
@@ -89,7 +112,7 @@ def main(given: list[str] | None = None) -> int:
         "seconds": round((time.time() - start) / len(numbers), 1),
         "cpu_seconds": round(time.process_time() / len(numbers), 1),
         "threads": 1,
-        "versions": made,
+        "versions": {**made, "commits": commits},
     }
     for seed, result in zip(numbers, results, strict=True):
         record = {"experiment": asked.name, "variant": asked.variant, "seed": seed, "result": result, **shared}
