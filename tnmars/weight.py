@@ -137,11 +137,11 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
     {'lookup': (1000,), 'outputs': (64,), 'vocab': 1000}
     """
     outputs = factor(outside, ways)
-    if Role.LOOKUP in KINDS[kind].roles:
+    if kind in KINDS and Role.LOOKUP in KINDS[kind].roles:
         rows = factor_up(inside, ways, order="descending") if ways > 1 else (inside,)
         return {"lookup": rows, "outputs": outputs, "vocab": inside}
     given: Weight = {"inputs": factor(inside, ways), "outputs": outputs}
-    return {**given, "kernel": tuple(kernel)} if kernel else given
+    return {**given, "kernel": tuple(kernel)} if len(kernel) else given
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:

@@ -9,7 +9,7 @@ from math import prod
 from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph.kinds import MODE_ROLES, Role
 from tnmars.graph.options import OptionValue, plain
-from tnmars.graph.parts import Axis, Edge, Operand, Term, Value, as_int, name_list
+from tnmars.graph.parts import Axis, Edge, Operand, Term, Value, as_int, name_list, parts_of, table_of
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,16 @@ class Fields(Value):
     options: tuple[tuple[str, OptionValue], ...] = ()
 
     def __post_init__(self) -> None:
+        features = table_of("features", self.features).items()
         self._set(
-            modes=tuple(self.modes),
-            terms=tuple(self.terms),
+            modes=parts_of("modes", self.modes, Edge),
+            terms=parts_of("terms", self.terms, Term),
             shared=name_list("shared is", self.shared),
-            features=tuple((feature_role(role), as_int(size)) for role, size in dict(self.features).items()),
-            kernel_size=tuple(map(as_int, self.kernel_size)),
-            inputs=tuple(self.inputs),
-            output=tuple(name_list("the output has axis", axis) for axis in self.output),
-            options=tuple((key, plain(value)) for key, value in dict(self.options).items()),
+            features=tuple((feature_role(role), as_int(size)) for role, size in features),
+            kernel_size=tuple(map(as_int, parts_of("kernel_size", self.kernel_size))),
+            inputs=parts_of("inputs", self.inputs, Operand),
+            output=tuple(name_list("the output has axis", axis) for axis in parts_of("output", self.output)),
+            options=tuple((key, plain(value)) for key, value in table_of("options", self.options).items()),
         )
 
     def _set(self, **values: object) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
+from tnmars.layer.torch_state import is_traced_whole
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
@@ -65,7 +66,7 @@ class Code:
         if self.ready is not None:
             parts = self.ready(*parts)
         more = parts if bias is None else (bias, *parts)
-        if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
+        if self.chunk and inputs[0].shape[0] > self.chunk and not is_traced_whole():
             return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
         return self.run(*inputs, *more)
 

@@ -13,6 +13,7 @@ from tnmars.errors import ShapeError
 from tnmars.graph import Graph
 from tnmars.layer.kinds import Layer, kind_of
 from tnmars.layer.kinds.base import is_autocast
+from tnmars.layer.memory import is_short, no_output
 
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
@@ -23,7 +24,12 @@ def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor
         if value is not None and not isinstance(value, Tensor):
             raise ShapeError(f"input is of type {type(value).__name__}, but must be a torch.Tensor.")
     kind = kind_of(layer.graph)
-    output = kind.forward(layer, *inputs, **named)
+    try:
+        output = kind.forward(layer, *inputs, **named)
+    except RuntimeError as error:
+        if not is_short(error):
+            raise
+        raise no_output(error, (*inputs, *named.values())) from error
     if not is_autocast(output):
         return output
     # as torch's own layer gives it, whatever the last step of the plan is

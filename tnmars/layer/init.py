@@ -15,6 +15,8 @@ from tnmars.errors import TnmarsError
 from tnmars.graph import Graph, Role
 
 RULES = ("glorot", "kaiming")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The types that a layer can be made with, and saved with."""
 
 
 def variance(graph: Graph, rule: str | float | None = None) -> float:

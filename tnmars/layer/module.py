@@ -13,28 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tnmars.errors import ShapeError
 from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
-from tnmars.layer.cores import Cores
+from tnmars.layer.cores import Cores, check_parameters, check_shape, plain_state
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
+from tnmars.layer.memory import check_weight, empty, empty_core, is_short, no_weight
 from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.quick import Ready, Recent, fitting, ordinary, shaped
-from tnmars.layer.torch_state import is_plain
+from tnmars.layer.torch_state import is_plain, is_recorded
 from tnmars.program.choice import Planner
 from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
 from tnmars.program.form import Form
 from tnmars.select.base import Selector
 
 __all__ = ["Code", "Cores", "Shell", "TNModule", "code", "layers"]
-
-
-LARGE = 2**31
-"""A dense weight with at least this many entries is made only if there is memory for it."""
 
 
 class Shell(nn.Module):
@@ -152,11 +148,16 @@ class TNModule(Shell):
         self.open_only = open_only
         self.cache_(None)
         graph = planner.graph
-        cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
-        kind = torch.float64 if dtype == torch.float64 else torch.float32
-        gates = {name: _empty((bond.size,), device, kind) for name, bond in graph.bonds.items()}
-        self.become_(planner, cores, gates if selector is not None and selector.has_gates else {}, plans)
-        self.register_parameter("bias", _empty((graph.out_features,), device, dtype) if graph.has_bias else None)
+        cores = {name: empty_core(graph, name, device, dtype) for name in graph.cores}
+        gates: dict[str, nn.Parameter] = {}
+        if selector is not None and selector.has_gates:
+            kind = torch.float64 if dtype == torch.float64 else torch.float32
+            for name, bond in graph.bonds.items():
+                gates[name] = nn.Parameter(torch.empty(bond.size, device=device, dtype=kind))
+        self.become_(planner, cores, gates, plans)
+        self.register_parameter("bias", None)
+        if graph.has_bias:
+            self.bias = empty((graph.out_features,), device, dtype, "the bias", "Compile with bias=False.")
         self.reset_parameters()
 
     def become_(
@@ -169,6 +170,7 @@ class TNModule(Shell):
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
         self._bonds = tuple(self.graph.bonds)  # once, because every pass asks for them
+        self._shape = self.graph.dense_shape  # and torch.compile cannot trace a cached property
         self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self._fits, self._recent = fitting(self.graph), Recent()
@@ -190,7 +192,13 @@ class TNModule(Shell):
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
         made = ("opening", "_fits", "_recent")
-        return {key: value for key, value in self.__dict__.items() if key not in made} | {"cached": None}
+        return plain_state({key: value for key, value in self.__dict__.items() if key not in made}) | {"cached": None}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As in `nn.Module`, but a bias keeps its shape."""
+        if name == "bias" and isinstance(value, nn.Parameter):
+            check_shape(name, value, (self.graph.out_features,))
+        super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -222,6 +230,7 @@ class TNModule(Shell):
         """Initializes cores, bias and gates again: the weight with the requested variance, the bias as torch does."""
         if self._anchor.is_meta:
             return
+        check_parameters(self.cores, self.graph.cores, "")
         init.fill_({name: self.cores.get(name) for name in self.graph.cores}, self.graph, self.rule)
         if self.bias is not None:
             bound = (self.graph.in_features * prod(self.graph.kernel_size)) ** -0.5
@@ -268,11 +277,11 @@ class TNModule(Shell):
         return mac_terms(near.graph, near.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
-        """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""
+        """As in `nn.Module`, but gates stay real and at least float32: with fewer digits they would not learn."""
         before = [value.data for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for value, was in zip(self._digits(), before, strict=True):
-            if value.dtype in (torch.float16, torch.bfloat16):
+            if value.dtype not in (torch.float32, torch.float64):
                 value.data = was.to(value.device)
         return self
 
@@ -338,23 +347,17 @@ class TNModule(Shell):
         if self.cached is not None and (self._kind.is_weight or (self.is_rebuilt and not self._is_trained_now())):
             return self.cached.dense()
         if self._weight is None:
-            return self._anchor.expand(self.graph.dense_shape)
-        self._check_room()
+            return self._anchor.expand(self._shape)
+        check_weight(self.graph, self._anchor, self._kind.is_weight)
         made, given = self._ready(WEIGHT, 0)
-        weight = made.fold(*given)[0]
+        try:
+            weight = made.fold(*given)[0]
+        except RuntimeError as error:
+            if not is_short(error):
+                raise
+            raise no_weight(self.graph, self._kind.is_weight) from error
         skip = dict(self.graph.options).get("padding_idx")
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
-
-    def _check_room(self) -> None:
-        """Refuses a weight that there is no memory for, before its parts fill the memory."""
-        shape = self.graph.dense_shape
-        if prod(shape) < LARGE:
-            return
-        try:
-            self._anchor.new_empty(shape)
-        except RuntimeError:
-            fix = "ask for entries at index tuples" if self._kind.is_weight else "use the layer on its inputs"
-            raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None
 
     def _is_trained_now(self) -> bool:
         return self.training and torch.is_grad_enabled()
@@ -364,8 +367,14 @@ class TNModule(Shell):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return self._kind.zero(self.graph, self.dense(), self.bias, inputs)
-        made, given = self._ready("train" if torch.is_grad_enabled() else "infer", batch)
+        made, given = self._ready("train" if self._has_gradients() else "infer", batch)
         return made(inputs, self.bias, made.fold(*given))
+
+    def _has_gradients(self) -> bool:
+        """Whether gradients may be computed; in a trace, which may run either way, whether a parameter has one."""
+        if is_recorded():
+            return any(value.requires_grad for value in self.parameters())
+        return torch.is_grad_enabled()
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
@@ -382,12 +391,6 @@ class TNModule(Shell):
 
     def _pick(self, batch: int, mode: str) -> Code:
         return self.programs.pick(batch, mode, self)
-
-
-def _empty(
-    shape: tuple[int, ...], device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, TNModule]]:

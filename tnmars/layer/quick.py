@@ -17,6 +17,7 @@ from tnmars.graph import Graph
 from tnmars.layer.code import Code
 from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
+from tnmars.layer.memory import is_short, no_output
 from tnmars.layer.torch_state import is_eager
 
 BATCHES = 32
@@ -64,7 +65,12 @@ class Ready:
             given, bias = [held[name] for held, name in self.places], own["bias"]
         except KeyError:
             return None
-        return self.code((rows,), bias, self.code.fold(*given))
+        try:
+            return self.code((rows,), bias, self.code.fold(*given))
+        except RuntimeError as error:
+            if not is_short(error):
+                raise
+            raise no_output(error, (rows,)) from error
 
 
 class Recent(dict[tuple[int, bool], Ready]):

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 
 MAX_BYTES = 100_000
@@ -89,6 +90,9 @@ class CostModel:
     grad_call: float = 7e-6
     gather_rate: float = 25e9
     item: int = 4
+
+    def __post_init__(self) -> None:
+        check_arguments(CostModel, vars(self))
 
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:
         """`batch` products of rows x depth with depth x columns."""

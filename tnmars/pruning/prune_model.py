@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
+from tnmars.layer.cores import check_parameters
 from tnmars.layer.distributed import from_first_rank, is_sharded
 from tnmars.layer.kept import is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
@@ -42,7 +44,7 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         processes rank 0 decides, and all of them must call it.
 
     Raises:
-        TnmarsError: If the logits of a bond are NaN, or cores where their norms decide.
+        TnmarsError: If the logits of a bond are NaN or infinite, or cores where their norms decide.
 
     Example:
         >>> import torch, tnmars
@@ -53,6 +55,7 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         >>> tnmars.keep(layer)
         {'': {'r': (0, 2)}}
     """
+    check_arguments(keep, locals())
     check_logits(model)
     return {name: layer_keep(layer) for name, layer in layers(model) if is_selecting(layer)}
 
@@ -118,6 +121,7 @@ def prune(
         >>> small.graph.bonds["r"].size, layer.graph.bonds["r"].size
         (2, 3)
     """
+    check_arguments(prune, locals())
     chosen, forms = _decided(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
@@ -167,6 +171,7 @@ def prune_(
         >>> layer.logits()[0].shape
         torch.Size([2])
     """
+    check_arguments(prune_, locals())
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TnmarsError(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
@@ -230,6 +235,7 @@ class LayerCut:
                 f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
                 "and its optimizer (torch.distributed.checkpoint.state_dict), cut it, and wrap it again."
             )
+        check_parameters(layer.cores, layer.graph.cores, name)
         self.layer, self.name = layer, name
         self.first = cut(layer.graph, kept)
         self.steps = [self.first, *([] if keep_gates else [drop_ones(self.first.graph)])]

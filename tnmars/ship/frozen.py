@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.kinds import kind_of
+from tnmars.layer.memory import is_short, no_output
 from tnmars.layer.module import Shell, TNModule, code
 from tnmars.layer.quick import fitting, ordinary, shaped
 from tnmars.program.choice import choose_frozen
@@ -75,7 +76,12 @@ class FrozenLayer(Shell):
             bias, parts = buffers["bias"], tuple([buffers[name] for name in self._names])
         except KeyError:  # torch has parametrized one of them, or it is a parameter now
             return super().forward(*inputs, **named)
-        return shaped(self._code((rows,), bias, parts), inputs[0], rows)
+        try:
+            return shaped(self._code((rows,), bias, parts), inputs[0], rows)
+        except RuntimeError as error:
+            if not is_short(error):
+                raise
+            raise no_output(error, (rows,)) from error
 
     @property
     def is_table(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.layer.distributed import from_first_rank, has_ranks, rank
 from tnmars.models.bar import Advance, bar
@@ -125,6 +126,7 @@ def shrink(
         >>> curve.chosen.ranks
         {'': {'r': 2}}
     """
+    check_arguments(shrink, locals(), ("train", "settings", "seed"))
     known = check_samples(samples)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TnmarsError(f"seed is {seed!r}, but must be a whole number of at least 0.")
