@@ -23,7 +23,7 @@ from tnmars.graph.kinds import KINDS
 
 SINGLE = 1e-4
 
-BATCHES = (3, 1, 17, 0)
+BATCHES = (3, 1, 17, 0, 65)
 
 
 def check(layer: tnmars.TNModule, problem: oracle.Problem, tolerance: float) -> None:
@@ -39,7 +39,8 @@ def check(layer: tnmars.TNModule, problem: oracle.Problem, tolerance: float) -> 
 # --- any graph -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=cases(5000))
+@pytest.mark.long
+@settings(max_examples=cases(10_000))
 @given(
     graph=graphs(least_terms=0),
     nominal=st.sampled_from((16, 1, 300)),

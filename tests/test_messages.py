@@ -94,6 +94,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "graph_name": lambda: _graph(name=None),
     "graph_origin": lambda: _graph(origin={"when": object()}),
     "graph_features_role": lambda: _graph(features=(("bogus", 1),)),
+    "graph_parts": lambda: _graph(modes=("i",)),
+    "graph_kernel_list": lambda: _graph(kernel_size=3),
+    "graph_table": lambda: _graph(options=3),
     # rules
     "graph_kind": lambda: _graph(kind="linaer"),
     "graph_too_large": lambda: _graph(terms=(Term("t", (), tuple(Core(f"A{at}", ()) for at in range(10_001))),)),

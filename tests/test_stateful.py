@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import oracle
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -152,4 +153,5 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=cases(300), stateful_step_count=30, deadline=None)
+TestLife.settings = settings(max_examples=cases(500), stateful_step_count=50, deadline=None)
+TestLife.pytestmark = [pytest.mark.long]

@@ -9,9 +9,11 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
+from tnmars.arguments import check_arguments
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
+from tnmars.layer.init import check_place
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
@@ -83,6 +85,7 @@ def compile(
         >>> layer(torch.zeros(7, 24)).shape
         torch.Size([7, 15])
     """
+    check_arguments(compile, locals())
     if selector is not None and not isinstance(selector, Selector):
         raise TnmarsError(
             f"selector is {selector!r}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."
@@ -90,8 +93,7 @@ def compile(
     for name, size in (("batch", batch), ("image", image)):
         if not is_int(size, 1):
             raise TnmarsError(f"{name} is {size!r}, but must be an integer of at least 1.")
-    if dtype is not None and not dtype.is_floating_point:
-        raise TnmarsError(f"dtype is {dtype}, but must be a floating-point type such as torch.float32.")
+    check_place(device, dtype)
     declared = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias

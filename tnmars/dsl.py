@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
 from tnmars.graph.assemble import build
@@ -231,6 +232,7 @@ class Builder:
     """
 
     def __init__(self, kind: str, **weight: Unpack[Weight]):
+        check_arguments(Builder.__init__, locals())
         self._kind = kind
         self._weight = weight
         self._modes: dict[str, dict[str, int]] = {}

@@ -152,10 +152,10 @@ class CheckpointError(TnmarsError):
     """A model file or checkpoint that is damaged, or was not written by tnmars.
 
     Example:
-        >>> import tempfile, tnmars
+        >>> import tempfile, torch, tnmars
         >>> with tempfile.NamedTemporaryFile() as file:
         ...     try:
-        ...         tnmars.load_into(None, file.name)
+        ...         tnmars.load_into(torch.nn.Linear(3, 3), file.name)
         ...     except tnmars.CheckpointError:
         ...         print("not a model file")
         not a model file
@@ -180,9 +180,10 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """
     from difflib import get_close_matches
 
-    if len(name) > 20:
+    if not isinstance(name, str) or len(name) > 20:
         return ""
-    candidates = sorted(other for other in set(known) if abs(len(other) - len(name)) <= 2)[:100]
+    texts = {other for other in known if isinstance(other, str)}
+    candidates = sorted(other for other in texts if abs(len(other) - len(name)) <= 2)[:100]
     lower = {other.lower(): other for other in candidates if other != name}
     found = next(iter(get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)), "")
     return name if name in candidates else lower.get(found, "")

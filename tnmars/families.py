@@ -21,11 +21,12 @@ from functools import wraps
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import GraphError, nearest, plural
 from tnmars.graph import Graph, Role
 from tnmars.graph import assemble as made
 from tnmars.graph.assemble import Cores, Ranks, Tree, error, one_term
-from tnmars.graph.parts import as_int, is_int
+from tnmars.graph.parts import as_int, is_int, name_list
 from tnmars.graph.rules import problems
 from tnmars.weight import Weight, layer_weight, weight_fields
 
@@ -119,7 +120,7 @@ def tt_naive(
         >>> print(tt_naive("conv", inputs=(4,), outputs=(5,), kernel=(3, 3), rank=2).terms[0])
         G1[i1, r1] G2[r1, o1, r2] G3[r2, k1, r3] G4[r3, k2]
     """
-    fields = weight_fields(kind, weight)
+    fields, order = weight_fields(kind, weight), name_list("order is", order)
     known = [str(role) for role in Role if role is not Role.BOND]
     unknown = [role for role in order if role not in known]
     if unknown:
@@ -349,10 +350,8 @@ def btt(kind: str, *, rank: int | None = None, ranks: Ranks = None, **weight: Un
     return one_term(fields, cores, [f"r{k}" for k in range(1, len(outs))], rank, ranks, weight.get("name", ""))
 
 
-FAMILIES: dict[str, Callable[..., Graph]] = {
-    function.__name__: function
-    for function in (lowrank, tt, tt_naive, tr, tucker, tucker2, cp, btd, ht, peps, complete, btt)
-}
+_ALL = (lowrank, tt, tt_naive, tr, tucker, tucker2, cp, btd, ht, peps, complete, btt)
+FAMILIES: dict[str, Callable[..., Graph]] = {function.__name__: function for function in _ALL}
 
 SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "btt": 2}
 """Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
@@ -383,13 +382,18 @@ def of_layer(
         >>> print(of_layer("tt", "linear", 784, 625, ways=2, rank=3).terms[0])
         G1[i1, o1, r1] G2[r1, i2, o2]
     """
-    if family not in FAMILIES:
-        raise error(f"family '{family}' is not known.", f"Families: {', '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    check_arguments(of_layer, locals())
     count = SPLIT.get(family, 1) if ways is None else ways
-    return FAMILIES[family](kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
+    return _known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
+
+
+def _known(family: str) -> Callable[..., Graph]:
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise error(f"family '{family}' is not known.", f"Families: {', '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
+    return FAMILIES[family]
 
 
 def settings(family: str) -> dict[str, bool]:
     """The keywords that a family takes in addition to those of every weight, and whether each is required."""
-    parameters = inspect.signature(FAMILIES[family]).parameters.values()
+    parameters = inspect.signature(_known(family)).parameters.values()
     return {one.name: one.default is one.empty for one in parameters if one.kind is one.KEYWORD_ONLY}

@@ -154,13 +154,13 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
         text = f"groups is {groups!r}, but must be a number that divides {inside:,} inputs and {outside:,} outputs."
         raise GraphError(Problem(text, "Every group has as many inputs, and as many outputs, as the others."))
     outputs = factor(outside // groups, ways)
-    if Role.LOOKUP in KINDS[kind].roles:
+    if kind in KINDS and Role.LOOKUP in KINDS[kind].roles:
         rows = factor_up(inside, ways, order="descending") if ways > 1 else (inside,)
         return {"lookup": rows, "outputs": outputs, "vocab": inside}
     given: Weight = {"inputs": factor(inside // groups, ways), "outputs": outputs}
     if groups > 1:
         given = {"groups": (groups,), **(given if max(inside, outside) > groups else {})}
-    return {**given, "kernel": tuple(kernel)} if kernel else given
+    return {**given, "kernel": tuple(kernel)} if len(kernel) else given
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:

@@ -12,13 +12,24 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 
+import oracle
 import pytest
+import torch
 from check_server import limit
-from kit import ROOT
+from kit import EXACT, ROOT
 from mutator import BOMBS, mutations, sources
 from strategies import cases
+
+import tnmars
+from tnmars import spec
+from tnmars.errors import TnmarsError
+from tnmars.graph import Graph
+from tnmars.graph.counts import count
+from tnmars.graph.lint import too_large
+from tnmars.layer.forward import dense_layer, example_inputs
 
 SECONDS = 1
 MEGABYTES = 200
@@ -84,6 +95,56 @@ def test_a_mutated_file_is_read_or_refused_with_a_place(batch: int, tmp_path: Pa
         if complaint(outcome):
             wrong[name] = (complaint(outcome), data[:2000], outcome.output[-1000:])
     assert wrong == {}
+
+
+READ = 400
+LARGE = 2**22
+"""Graphs with more entries, or outputs with more, are compiled without memory: what is compared is the shape."""
+
+
+@pytest.mark.parametrize("batch", range(0, cases(20_000), READ))
+def test_a_mutated_file_that_is_read_computes_what_it_says(batch: int) -> None:
+    """Every accepted file is compiled, run, and compared with its dense weight. Many files say the same: once each."""
+    for name, data in mutations(batch, batch + READ, seed=2):
+        found = spec.read(data)
+        assert (found.graph is None) == bool(found.problems), name
+        if found.graph is None:
+            assert all(problem.text and problem.place for problem in found.problems), name
+        else:
+            assert wrong(found.graph) == "", (name, data[:2000])
+
+
+@cache
+def wrong(graph: Graph) -> str:
+    """What is wrong with the layer of a graph, if anything."""
+    if any(too_large(graph)):
+        with pytest.raises(TnmarsError):
+            tnmars.compile(graph)
+        return ""
+    is_large = prod(graph.dense_shape) > LARGE or count(graph).cores > LARGE
+    layer = oracle.compiled(graph, 4, dtype=torch.float64, device="meta" if is_large else "cpu")
+    if is_large:
+        return _wrong_shape(layer)
+    task = oracle.problem(graph, 3)
+    oracle.load(layer, task)
+    whole = oracle.tensor(graph, {key: value.detach().numpy() for key, value in task.cores.items()}, optimize=True)
+    weight = oracle.dense(graph, torch.tensor(whole))
+    distance = max(
+        oracle.error(layer(*task.inputs), oracle.layer(graph, weight, task.bias, *task.inputs)),
+        oracle.error(layer.dense(), weight),
+    )
+    return "" if distance <= EXACT else f"differs by {distance}"
+
+
+def _wrong_shape(layer: tnmars.TNModule) -> str:
+    """A layer without numbers gives an output of the shape that torch's own layer gives."""
+    with torch.device("meta"):
+        inputs = example_inputs(layer.graph, 2, 8, torch.float64)
+    dense = dense_layer(layer.graph)
+    weight = torch.empty(layer.graph.dense_shape, device="meta", dtype=torch.float64)
+    wanted = None if dense is None else dense(weight, layer.bias, *inputs).shape
+    found = layer(*inputs).shape
+    return "" if wanted in (None, found) else f"gives {found}, not {wanted}"
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -340,7 +340,7 @@ def test_any_damage_is_seen_and_the_previous_one_offered(two: Path) -> None:
     whole = two.read_bytes()
     chance = random.Random(11)
     model, optimizer = ready()
-    for case in range(cases(500)):
+    for case in range(cases(1000)):
         data = bytearray(whole)
         if case % 3:
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)

@@ -271,7 +271,7 @@ def test_training_with_hard_gates_closes_what_is_not_needed() -> None:
     [
         (dict(estimator="rebar"), "estimator is 'rebar', but must be one of arm, reinforce."),
         (dict(samples=0), "samples is 0, but must be a whole number, at least 1."),
-        (dict(samples=2.0), "samples is 2.0, but must be a whole number, at least 1."),
+        (dict(samples=2.0), "samples is 2.0, but must be an integer."),
         (dict(baseline=1.0), "estimator 'arm' has no baseline.\n  Leave baseline out."),
         (dict(estimator="reinforce", baseline=math.nan), "baseline is nan, but must be a number."),
         (

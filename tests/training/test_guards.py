@@ -100,7 +100,7 @@ def test_logits_that_are_nan_are_an_error(name: str) -> None:
     schedule = schedule_of(model)
     with torch.no_grad():
         model[1].logits()[0][1] = torch.nan
-    words = "the logits of bond 'r' of layer '1' are NaN: training has diverged"
+    words = "the logits of bond 'r' of layer '1' are NaN or infinite: training has diverged"
     for action in (lambda: tnmars.keep(model), lambda: tnmars.prune(model), lambda: tnmars.prune_(model)):
         with pytest.raises(TnmarsError, match=words):
             action()

@@ -15,6 +15,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.messages import gauges, settled
 from tnmars.decomposing.sweep import Joint, upwards
 from tnmars.decomposing.tensors import Labels, contract, labels
@@ -76,6 +77,7 @@ def canonical(graph: Graph, cores: Mapping[str, Tensor]) -> Canonical:
         >>> torch.allclose(form.weights["r1"], exact)
         True
     """
+    check_arguments(canonical, locals())
     values = _checked(graph, cores)
     weights: dict[str, Tensor] = {}
     after = dict(values)

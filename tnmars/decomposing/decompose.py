@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.als import Goal, alternated
 from tnmars.decomposing.evbmf import evbmf_rank
 from tnmars.decomposing.factors import Weighting
@@ -157,6 +158,7 @@ def decompose(
         >>> result.ranks, result.parameters
         ({'r': 6}, 192)
     """
+    check_arguments(decompose, locals())
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
     values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.factors import Factor, Weighting
 from tnmars.decomposing.layout import Flat, outputs, padded, source
 from tnmars.errors import Problem, ShapeError, TnmarsError
@@ -71,6 +72,7 @@ class Metric:
     _made: dict[tuple[str, Flat], Factor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_arguments(Metric, vars(self))
         if self.samples is not None and not (self.samples >= 1):
             raise TnmarsError(f"samples of the metric is {self.samples!r}, but must be a number of at least 1.")
         for name in PARTS:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.palette import ROLE_COLORS
 from tnmars.draw.text import signature
 from tnmars.graph import Graph, Term
@@ -22,6 +23,7 @@ def dot(graph: Graph) -> str:
     >>> [line.strip() for line in text.splitlines() if "--" in line][0]
     '"main.core.A" -- "main.core.B" [label="r 2"];'
     """
+    check_arguments(dot, locals())
     title = ": ".join(filter(None, (graph.name, signature(graph))))
     # Of Graphviz's programs neato draws best, but of the spring layouts only fdp supports clusters.
     engine = "fdp" if len(graph.terms) > 1 else "neato"

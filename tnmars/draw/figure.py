@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.palette import resolved
 from tnmars.draw.picture import picture
 from tnmars.draw.shapes import Disc, Group, Path, Picture, Pill, Run, Shape, Words
@@ -45,6 +46,7 @@ def pdf(graph: Graph | Picture) -> bytes:
         >>> pdf(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2))[:5]
         b'%PDF-'
     """
+    check_arguments(pdf, locals())
     return _written(graph, "pdf", 72.0, {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "tnmars"})
 
 
@@ -66,6 +68,9 @@ def png(graph: Graph | Picture, scale: float = 3.0) -> bytes:
         >>> png(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2))[1:4]
         b'PNG'
     """
+    check_arguments(png, locals())
+    if not scale > 0:
+        raise TnmarsError(f"scale is {scale!r}, but must be a number above 0.")
     return _written(graph, "png", 96.0 * scale, {"Software": "tnmars"})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.svg import svg
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
@@ -19,6 +20,7 @@ pre { overflow-x: auto; padding: 1rem; border: 1px solid color-mix(in srgb, curr
 
 def html(graph: Graph) -> str:
     """The page."""
+    check_arguments(html, locals())
     numbers = count(graph)
     title = escape(graph.name or graph.kind)
     return f"""<!doctype html>

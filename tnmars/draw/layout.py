@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import atan2, cos, pi, sin, sqrt
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.arrange import Arranged, arrange
 from tnmars.draw.legs import STEP, around, fan, into_gaps
 from tnmars.draw.stress import Point, from_line
@@ -70,6 +71,7 @@ def layout(graph: Graph, term: Term) -> Layout:
     >>> found.legs[("A", "i")]
     (0.0, 1.0)
     """
+    check_arguments(layout, locals())
     view = web(term)
     points: dict[int, Point] = {}
     angles: dict[tuple[str, str], float] = {}

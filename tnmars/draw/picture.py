@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.labels import LONGEST_NAME
 from tnmars.draw.look import Look, own_look
 from tnmars.draw.scene import scene
@@ -44,6 +45,7 @@ def picture(graph: Graph) -> Picture:
         >>> drawn.name
         'fc1: linear 16 → 9'
     """
+    check_arguments(picture, locals())
     panels, wide, high = _panels(graph, own_look(graph), in_page=False)
     return _titled(graph, panels, wide, high)
 
@@ -77,6 +79,7 @@ def pair(before: Graph, after: Graph) -> Picture:
         >>> pair(large, small).name
         'linear 16 → 9: before and after'
     """
+    check_arguments(pair, locals())
     drawn = [_panels(graph, look, in_page=False) for graph, look in looks(before, after)]
     flat = all(high < FLAT * wide for _, wide, high in drawn)
     beside = not flat and sum(wide for _, wide, _ in drawn) <= _PAIR_WIDE

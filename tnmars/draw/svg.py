@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from html import escape
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.palette import style
 from tnmars.draw.picture import picture
 from tnmars.draw.shapes import Disc, Group, Path, Picture, Pill, Run, Shape, Words
@@ -32,6 +33,7 @@ def svg(graph: Graph | Picture) -> str:
         >>> text.startswith("<svg "), 'data-bond="r"' in text
         (True, True)
     """
+    check_arguments(svg, locals())
     drawn = graph if isinstance(graph, Picture) else picture(graph)
     wide, high, name = drawn.wide, drawn.high, escape(drawn.name)
     shown = (round(SCALE * wide), round(SCALE * high)) if drawn.in_page else (wide, high)

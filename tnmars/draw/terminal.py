@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.branches import branches
 from tnmars.draw.canvas import BOND, CORE, PLAIN, Canvas, beside
 from tnmars.draw.layout import Layout, layout
@@ -27,6 +28,7 @@ def terminal(graph: Graph, width: int = 80, colour: bool = False) -> str:
            │
           o:6
     """
+    check_arguments(terminal, locals())
     found, top = Canvas(), 0
     if not graph.terms:
         found.put(0, 0, "no terms: the weight is zero")

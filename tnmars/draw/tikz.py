@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from unicodedata import category, normalize
 
+from tnmars.arguments import check_arguments
 from tnmars.draw.palette import resolved
 from tnmars.draw.picture import picture
 from tnmars.draw.shapes import Disc, Group, Path, Picture, Pill, Run, Shape, Words
@@ -69,6 +70,7 @@ def tikz(graph: Graph | Picture) -> str:
         >>> text.count(r"\begin{tikzpicture}"), text.count(r"\documentclass")
         (1, 1)
     """
+    check_arguments(tikz, locals())
     drawn = graph if isinstance(graph, Picture) else picture(graph)
     lines = list(_shapes(drawn.shapes, (), 1.0))
     used = sorted({word for line in lines for word in _colors(line)})

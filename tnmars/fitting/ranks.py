@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import spec
+from tnmars.arguments import check_arguments
 from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.ranks import Aim, Ranks
 from tnmars.decomposing.refine import Data
@@ -108,6 +109,7 @@ def fit(
         >>> print(fitted.ranks, tuple(fitted.layer().shape))
         {'r': 2} (12, 15)
     """
+    check_arguments(fit, locals())
     before = graph if isinstance(graph, Graph) else spec.load(graph)
     aim = Aim(ranks, error, energy, parameters)
     type_ = dtype or _dtype(given)

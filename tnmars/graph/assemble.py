@@ -215,7 +215,8 @@ def _sized(bonds: Sequence[str], rank: int | None, ranks: Ranks) -> tuple[Edge, 
     if (rank is None) == (ranks is None):
         text = "both rank and ranks are given." if rank is not None else "neither rank nor ranks is given."
         if bonds or rank is not None:
-            raise error(text, "Give one: rank for all bonds, or ranks for each.", *(["ranks"] if ranks else []))
+            place = () if ranks is None else ("ranks",)
+            raise error(text, "Give one: rank for all bonds, or ranks for each.", *place)
     if ranks is not None and not is_list(ranks):
         text = f"ranks is {ranks!r}, but must be a list or sizes by name."
         raise error(text, "For one size of all bonds, give rank.", "ranks")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isinf, prod
 
+from tnmars.arguments import check_arguments
 from tnmars.graph.graph import Graph
 
 MOST_WRITTEN_OUT = 1e12
@@ -86,6 +87,7 @@ def count(graph: Graph) -> Count:
         >>> count(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=2))
         Count(cores=28, dense=48, other=6)
     """
+    check_arguments(count, locals())
     cores = sum(prod(shape) for shape in graph.cores.values())
     return Count(cores, prod(graph.dense_shape), graph.out_features if graph.has_bias else 0)
 

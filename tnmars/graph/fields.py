@@ -9,7 +9,7 @@ from math import prod
 from tnmars.errors import GraphError, Problem, nearest
 from tnmars.graph.kinds import MODE_ROLES, Role
 from tnmars.graph.options import OptionValue, plain
-from tnmars.graph.parts import Axis, Edge, Operand, Term, Value, as_int, name_list
+from tnmars.graph.parts import Axis, Edge, Operand, Term, Value, as_int, name_list, parts_of, table_of
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,16 @@ class Fields(Value):
     options: tuple[tuple[str, OptionValue], ...] = ()
 
     def __post_init__(self) -> None:
+        features = table_of("features", self.features).items()
         self._set(
-            modes=tuple(self.modes),
-            terms=tuple(self.terms),
+            modes=parts_of("modes", self.modes, Edge),
+            terms=parts_of("terms", self.terms, Term),
             shared=name_list("shared is", self.shared),
-            features=tuple((feature_role(role), as_int(size)) for role, size in dict(self.features).items()),
-            kernel_size=tuple(map(as_int, self.kernel_size)),
-            inputs=tuple(self.inputs),
-            output=tuple(name_list("the output has axis", axis) for axis in self.output),
-            options=tuple((key, plain(value)) for key, value in dict(self.options).items()),
+            features=tuple((feature_role(role), as_int(size)) for role, size in features),
+            kernel_size=tuple(map(as_int, parts_of("kernel_size", self.kernel_size))),
+            inputs=parts_of("inputs", self.inputs, Operand),
+            output=tuple(name_list("the output has axis", axis) for axis in parts_of("output", self.output)),
+            options=tuple((key, plain(value)) for key, value in table_of("options", self.options).items()),
         )
 
     def _set(self, **values: object) -> None:
@@ -56,7 +57,7 @@ class Fields(Value):
     @property
     def groups(self) -> int:
         """The number of groups that input and output share, as torch's `groups`; 1 without group modes."""
-        return prod(mode.size for mode in self.of_role(Role.GROUP))
+        return prod([mode.size for mode in self.of_role(Role.GROUP)])  # torch.compile traces no generator here
 
     def holders(self, role: Role) -> tuple[tuple[Edge, ...], int]:
         """The modes that hold the flat axis of a role, and how many of their entries one feature takes.

@@ -242,7 +242,7 @@ class Graph(Fields):
     @property
     def has_torch_layer(self) -> bool:
         """Whether torch has a function that takes the dense weight; its linear layer has no groups."""
-        return bool(self.rules.layout) and (not self.of_role(Role.GROUP) or self.rules.is_spatial)
+        return bool(self.rules.layout) and (len(self.of_role(Role.GROUP)) == 0 or self.rules.is_spatial)
 
     @cached_property
     def is_lookup(self) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, listing, plural
 from tnmars.graph import topology
 from tnmars.graph.cuts import Cut
@@ -45,6 +46,7 @@ def lint(graph: Graph) -> tuple[Problem, ...]:
         >>> [problem.text for problem in lint(Graph("linear", modes, (term,)))][1]
         "bond 'r' has size 6, but can use at most 4."
     """
+    check_arguments(lint, locals())
     equal = _equal_terms(graph)
     return (
         *_no_terms(graph),
@@ -83,11 +85,13 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
         >>> useful_size(Graph("tensor", modes, (cp,)), cp, "r")
         12
     """
+    check_arguments(useful_size, locals())
     return _useful(cut.size for cut in topology.cut(graph, term, bond).values())
 
 
 def has_bounds(graph: Graph) -> bool:
     """Whether the graph has few enough bonds for their useful sizes to be computed on every check."""
+    check_arguments(has_bounds, locals())
     return sum(len(term.bonds) for term in _equal_terms(graph)) <= MAX_BONDS
 
 
@@ -114,6 +118,7 @@ def _of(graph: Graph, names: list[str]) -> str:
 
 def too_large(graph: Graph) -> Iterator[Problem]:
     """Why a graph can be checked and drawn, but not planned or compiled; nothing for almost all graphs."""
+    check_arguments(too_large, locals())
     fix = "It can be drawn, but not planned or compiled: "
     if prod(mode.size for mode in graph.modes) > MAX_DENSE:
         yield Problem("the dense tensor would have more than 2^900 entries.", f"{fix}use fewer modes.", ("modes",))

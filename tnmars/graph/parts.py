@@ -13,7 +13,7 @@ from functools import cached_property
 from math import inf, prod
 from operator import index
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
@@ -93,6 +93,9 @@ def as_int(value: object) -> object:
         return value
 
 
+Part = TypeVar("Part")
+
+
 def is_list(value: object) -> bool:
     """Whether a value has entries and is not text, whose entries would be letters."""
     return isinstance(value, Iterable) and not isinstance(value, str)
@@ -100,9 +103,30 @@ def is_list(value: object) -> bool:
 
 def name_list(what: str, given: Iterable[str]) -> tuple[str, ...]:
     """The entries of a list of names. Raises `GraphError` for text, which would be a list of letters."""
-    if not is_list(given):
-        raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
-    return tuple(given)
+    try:
+        if is_list(given):
+            return tuple(given)
+    except TypeError:  # a tensor without axes
+        pass
+    raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
+
+
+def parts_of(what: str, given: Iterable[Part], kind: type[Any] = object) -> tuple[Part, ...]:
+    """The entries of a list of parts, such as edges. Raises `GraphError` for anything else."""
+    found = tuple(given) if is_list(given) else None
+    if found is None or not all(isinstance(part, kind) for part in found):
+        shown = repr(given) if len(repr(given)) < 100 else f"of type {type(given).__name__}"
+        hint = f"Write a tuple of {kind.__name__} values." if kind is not object else "Write a tuple."
+        raise GraphError(Problem(f"{what} is {shown}, which is not a list of parts.", hint))
+    return found
+
+
+def table_of(what: str, given: Iterable[tuple[Any, Any]] | Mapping[Any, Any]) -> dict[Any, Any]:
+    """The entries of a mapping or a list of pairs. Raises `GraphError` for anything else."""
+    try:
+        return dict(given)
+    except (TypeError, ValueError):
+        raise GraphError(Problem(f"{what} is {given!r}, which is not a table.", 'Write {"name": value}.')) from None
 
 
 def _raise(problems: Iterator[Problem | None]) -> None:
@@ -226,8 +250,8 @@ class Term(Value):
     cores: tuple[Core, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bonds", tuple(self.bonds))
-        object.__setattr__(self, "cores", tuple(self.cores))
+        object.__setattr__(self, "bonds", parts_of(f"bonds of term '{self.name}'", self.bonds, Edge))
+        object.__setattr__(self, "cores", parts_of(f"cores of term '{self.name}'", self.cores, Core))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:
@@ -289,7 +313,8 @@ class Operand:
 
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
-        object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in self.axes))
+        axes = parts_of(f"axes of input '{self.name}'", self.axes)
+        object.__setattr__(self, "axes", tuple(name_list(has, axis) for axis in axes))
         empty = Problem(
             f"input '{self.name}' has an axis without a name.",
             "An axis must be a name, or several names flattened together.",

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph import cuts
 from tnmars.graph.graph import Axis, Graph, Term
@@ -31,6 +32,7 @@ def view(graph: Graph, term: Term) -> nx.Graph[Node]:
 
     Edges of the term have their `size` and `role`; cores have their number of entries as `size`, and role None.
     """
+    check_arguments(view, locals())
     import networkx as nx
 
     found: nx.Graph[Node] = nx.Graph()
@@ -52,6 +54,7 @@ def parts(term: Term) -> tuple[tuple[str, ...], ...]:
     >>> parts(Term("t", (Edge("r", 2),), cores))
     (('A', 'C'), ('B',))
     """
+    check_arguments(parts, locals())
     first = _joined(term)
     found: dict[str, list[str]] = {}
     for core in term.cores:
@@ -61,6 +64,7 @@ def parts(term: Term) -> tuple[tuple[str, ...], ...]:
 
 def is_tree(term: Term) -> bool:
     """Whether the term is connected and has no cycle; two bonds between the same two cores are a cycle."""
+    check_arguments(is_tree, locals())
     joints = sum(len(cores) - 1 for cores in term.ends().values() if cores)
     return len(parts(term)) == 1 and joints == len(term.cores) - 1
 
@@ -90,6 +94,7 @@ def cycles(graph: Graph, term: Term) -> tuple[tuple[str, ...], ...]:
     >>> cycles(Graph("tensor", (i,), (term,)), term)
     (('r', 's'),)
     """
+    check_arguments(cycles, locals())
     import networkx as nx
 
     order = {edge.name: at for at, edge in enumerate((*graph.modes, *term.bonds))}
@@ -106,7 +111,10 @@ def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = Non
     >>> common(Term("t", (Edge("r", 2),), cores), "r")
     ('b',)
     """
-    cores = set((ends or term.ends())[bond])
+    check_arguments(common, locals())
+    cores = (ends or term.ends()).get(bond)
+    if cores is None:
+        raise _unknown(term, bond)
     listed = [set(core.edges) for core in term.cores if core.name in cores]
     bonds = {found.name for found in term.bonds}
     return tuple(sorted(set.intersection(*listed) - bonds))
@@ -119,17 +127,23 @@ def cut(graph: Graph, term: Term, bond: str) -> dict[str, cuts.Cut]:
     that all ends share are absent too: each of their values selects slices that are independent of the others, and the
     bond has to be large enough for one at a time. Raises `GraphError` if the term has no such bond.
     """
-    names = [found.name for found in term.bonds]
-    if bond not in names:
-        hint = f"Bonds: {listing(names)}.{nearest(bond, names)}"
-        raise GraphError(Problem(f"term '{term.name}' has no bond '{bond}'.", hint))
+    check_arguments(cut, locals())
+    if bond not in term.bond_sizes:
+        raise _unknown(term, bond)
     net, ends = _network(graph, term), term.ends()[bond]
     absent = frozenset((bond, *common(term, bond)))
     return {core: cuts.min_cut(net, (core,), frozenset(ends), absent) for core in ends}
 
 
+def _unknown(term: Term, bond: str) -> GraphError:
+    names = list(term.bond_sizes)
+    hint = f"Bonds: {listing(names)}.{nearest(bond, names)}"
+    return GraphError(Problem(f"term '{term.name}' has no bond '{bond}'.", hint))
+
+
 def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, cuts.Cut | None]]:
     """For every bond the result of `cut`, or None for an end that has no cut narrower than the bond. This is faster."""
+    check_arguments(narrow_cuts, locals())
     net, ends = _network(graph, term), term.ends()
     found = {}
     for bond in term.bonds:
@@ -149,6 +163,7 @@ def isomorphic(a: Graph, b: Graph) -> bool:
     Names of cores, terms, edges and data axes do not count. What decides about results does: kind, options, sizes,
     roles, the order of modes within a role (it says how an axis is split), and the names of inputs, which callers use.
     """
+    check_arguments(isomorphic, locals())
     return _frame(a) == _frame(b) and _same_terms(a, b)
 
 

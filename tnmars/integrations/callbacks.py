@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.interchange.labelled import library
 from tnmars.layer.module import layers
@@ -82,6 +83,7 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
         >>> callback = tnmars.integrations.trainer_callback(examples=5000)  # doctest: +SKIP
         >>> Trainer(model, arguments, callbacks=[callback]).train()  # doctest: +SKIP
     """
+    check_arguments(trainer_callback, locals())
     gating = _gating(examples, warmup_steps, prune, seed)
     base: Any = library("transformers", "transformers").TrainerCallback
 
@@ -123,6 +125,7 @@ def lightning_callback(*, examples: int, warmup_steps: int = 0, prune: bool = Tr
         >>> callback = tnmars.integrations.lightning_callback(examples=5000)  # doctest: +SKIP
         >>> lightning.Trainer(callbacks=[callback]).fit(module, loader)  # doctest: +SKIP
     """
+    check_arguments(lightning_callback, locals())
     gating = _gating(examples, warmup_steps, prune, seed)
     base: Any = library("lightning", "lightning").Callback
 

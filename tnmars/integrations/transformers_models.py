@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
 from tnmars.interchange.labelled import library
 from tnmars.layer.module import TNModule
@@ -46,6 +47,7 @@ def save_pretrained(model: Any, folder: str | Path, **options: Any) -> None:
         >>> tnmars.integrations.register()  # doctest: +SKIP
         >>> again = AutoModel.from_pretrained("small")  # doctest: +SKIP
     """
+    check_arguments(save_pretrained, locals())
     transformers = library("transformers", EXTRA)
     if not isinstance(model, transformers.PreTrainedModel):
         raise TnmarsError(Problem(f"{type(model).__name__} is not a model of transformers.", "Use tnmars.save."))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Role
 from tnmars.interchange.labelled import arranged, as_tensor, layer_of, plain, refused, weight_modes
@@ -38,6 +39,7 @@ def from_core_list(cores: Any, *, kind: str | None = None, bias: Tensor | None =
         >>> print(layer.graph.signature, layer.graph.terms[0])
         20 -> 18 G1[i1, o1, r1] G2[r1, i2, o2]
     """
+    check_arguments(from_core_list, locals())
     arrays = [as_tensor(core) for core in getattr(cores, "tt_cores", cores)]
     axes = {array.dim() for array in arrays}
     if len(axes) != 1 or axes - {3, 4}:
@@ -85,6 +87,7 @@ def to_core_list(layer: TNModule) -> list[Tensor]:
         >>> [tuple(core.shape) for core in cores]
         [(1, 4, 3, 2), (2, 5, 6, 1)]
     """
+    check_arguments(to_core_list, locals())
     layer = plain(layer, "a list of cores")
     graph = layer.graph
     columns = [[mode] for mode in weight_modes(graph)]

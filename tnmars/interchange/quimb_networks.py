@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, plural
 from tnmars.graph import Role
 from tnmars.graph.parts import is_identifier
@@ -44,6 +45,7 @@ def from_quimb(
         >>> layer.graph.dense_shape  # doctest: +SKIP
         (2, 2, 2, 2)
     """
+    check_arguments(from_quimb, locals())
     quimb = library("quimb.tensor", EXTRA)
     held = network.as_network() if isinstance(network, quimb.Tensor) else network
     if not isinstance(held, quimb.TensorNetwork):
@@ -123,6 +125,7 @@ def to_quimb(layer: TNModule) -> Any:
         >>> tnmars.interchange.to_quimb(layer).outer_inds()  # doctest: +SKIP
         ('n1', 'n2', 'n3')
     """
+    check_arguments(to_quimb, locals())
     quimb = library("quimb.tensor", EXTRA)
     layer = plain(layer, "quimb")
     graph = layer.graph

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import MAIN, Role
 from tnmars.interchange.labelled import arranged, as_tensor, frozen_like, layer_of, library, plain, refused
@@ -244,6 +245,7 @@ def from_tednet(layer: nn.Module) -> TNModule:
         >>> tnmars.interchange.from_tednet(layer).graph.signature  # doctest: +SKIP
         '20 -> 18'
     """
+    check_arguments(from_tednet, locals())
     library("tednet", EXTRA)
     name = type(layer).__name__
     if name not in FORMS or not type(layer).__module__.startswith("tednet."):
@@ -288,6 +290,7 @@ def to_tednet(layer: TNModule) -> nn.Module:
         >>> type(tnmars.interchange.to_tednet(layer)).__name__  # doctest: +SKIP
         'TTLinear'
     """
+    check_arguments(to_tednet, locals())
     library("tednet", EXTRA)
     layer = plain(layer, "tednet")
     graph = layer.graph

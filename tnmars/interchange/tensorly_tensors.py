@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph, Role
 from tnmars.interchange.labelled import (
@@ -72,6 +73,7 @@ def from_tensorly(value: Any, *, kind: str | None = None, outputs: int = 1) -> T
         >>> print(from_tensorly(random_tt((4, 5, 6), 2)).graph.terms[0])  # doctest: +SKIP
         G1[n1, r1] G2[r1, n2, r2] G3[r2, n3]
     """
+    check_arguments(from_tensorly, locals())
     library("tensorly", EXTRA)
     name = type(value).__name__
     if name not in FORMS:
@@ -140,6 +142,7 @@ def to_tensorly(layer: TNModule, form: str | None = None) -> Any:
         >>> tnmars.interchange.to_tensorly(layer)  # doctest: +SKIP
         factors list : rank-(1, 2, 2, 1) matrix-product-state tensor of shape (4, 5, 6)
     """
+    check_arguments(to_tensorly, locals())
     tensorly = library("tensorly", EXTRA)
     layer = plain(layer, "tensorly")
     if form is not None and form not in FORMS:

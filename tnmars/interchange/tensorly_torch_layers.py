@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph, Role
 from tnmars.interchange.labelled import (
@@ -48,6 +49,7 @@ def from_tensorly_torch(layer: nn.Module) -> TNModule:
         >>> tnmars.interchange.from_tensorly_torch(layer).graph.signature  # doctest: +SKIP
         '20 -> 18'
     """
+    check_arguments(from_tensorly_torch, locals())
     tltorch = library("tltorch", EXTRA)
     if not isinstance(layer, tuple(getattr(tltorch, name) for name in LAYERS)):
         raise TnmarsError(Problem(f"{type(layer).__name__} is not known.", f"tnmars takes {listing(LAYERS)}."))
@@ -130,6 +132,7 @@ def to_tensorly_torch(layer: TNModule) -> nn.Module:
         >>> tnmars.interchange.to_tensorly_torch(layer).weight.rank  # doctest: +SKIP
         3
     """
+    check_arguments(to_tensorly_torch, locals())
     tltorch = library("tltorch", EXTRA)
     layer = plain(layer, "tensorly-torch")
     graph = layer.graph

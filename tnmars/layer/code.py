@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
-from tnmars.layer.torch_state import is_traced
+from tnmars.layer.torch_state import is_traced, is_traced_whole
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import Planner
@@ -68,7 +68,7 @@ class Code:
         if self.ready is not None:
             parts = self.ready(*parts)
         more = parts if bias is None else (bias, *parts)
-        if self.chunk and inputs[0].shape[0] > self.chunk and not torch.compiler.is_compiling():
+        if self.chunk and inputs[0].shape[0] > self.chunk and not is_traced_whole():
             return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
         output = self.run(*inputs, *more)
         if self.layout is not None and _lies_in(inputs[0], self.layout):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from tnmars.errors import Problem, ShapeError, TnmarsError
 
 
 class Cores(nn.Module):
@@ -31,7 +33,44 @@ class Cores(nn.Module):
             return quick
         holder, last = self._holder(name)
         value: nn.Parameter | None = holder._parameters.get(last)
-        return getattr(holder, last) if value is None else value  # torch's parametrizations are properties
+        return holder._computed(last) if value is None else value
+
+    def _computed(self, name: str) -> Any:
+        """A value that torch computes: by a property (`parametrize`), or by hooks (`prune`, the old `weight_norm`).
+
+        Torch runs the hooks when a module is called. This one never is, so they run here.
+        """
+        for hook in self._forward_pre_hooks.values():
+            hook(self, ())
+        return getattr(self, name)
+
+    def computed(self, names: Iterable[str]) -> dict[str, str]:
+        """The cores among `names` that are not parameters, each with the call that makes it one."""
+        found = {}
+        for name in names:
+            holder, last = self._holder(name)
+            if holder._parameters.get(last) is None:
+                place = ".".join(["layer.cores", *name.split(".")[:-1]])
+                found[name] = f"torch.nn.utils.{holder._way_back(last)}({place}, '{last}')"
+        return found
+
+    def _way_back(self, name: str) -> str:
+        """The function of `torch.nn.utils` that makes a computed value a parameter again."""
+        if name in getattr(self, "parametrizations", ()):
+            return "parametrize.remove_parametrizations"
+        if f"{name}_mask" in self._buffers:
+            return "prune.remove"
+        return "remove_weight_norm" if f"{name}_g" in self._parameters else "remove_spectral_norm"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As in `nn.Module`, but a parameter keeps its shape: the plans are made for it."""
+        held = self.__dict__.get("_parameters", {}).get(name)
+        if held is not None:
+            check_shape(name, value, tuple(held.shape))
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return plain_state(self.__dict__)
 
     def place(self, name: str) -> tuple[dict[str, Any], str]:
         """The dictionary of the module that holds a core, and the core's name in it."""
@@ -59,3 +98,24 @@ def parameters_of(cores: Cores) -> list[nn.Parameter]:
     own = [value for value in cores._parameters.values() if value is not None]
     is_flat = not cores._modules and len(own) == len(set(map(id, own)))
     return own if is_flat else list(cores.parameters())
+
+
+def check_shape(name: str, value: object, shape: tuple[int, ...]) -> None:
+    """Raises `ShapeError` if a parameter of a layer is given up, or replaced by one of another shape."""
+    if value is None:
+        raise ShapeError(f"'{name}' of the layer has shape {shape}, but it was set to None.")
+    if isinstance(value, Tensor) and tuple(value.shape) != shape:
+        text = f"'{name}' of the layer has shape {shape}, but it was set to a tensor of shape {tuple(value.shape)}."
+        raise ShapeError(Problem(text, "For other ranks use tnmars.prune_ or tnmars.widen_, or compile a graph."))
+
+
+def check_parameters(cores: Cores, names: Iterable[str], layer: str, outcome: str = "Nothing was changed.") -> None:
+    """Raises `TnmarsError` if torch computes a core of a layer from other parameters, so that none can be written."""
+    for name, call in cores.computed(names).items():
+        text = f"core '{name}' of layer '{layer}' is not a parameter, because torch computes it. {outcome}"
+        raise TnmarsError(Problem(text, f"Make it a parameter first: {call}."))
+
+
+def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a module for a copy. What hooks have computed is made again; torch would not copy it."""
+    return {key: value.detach() if isinstance(value, Tensor) else value for key, value in state.items()}

@@ -13,9 +13,7 @@ from tnmars.errors import ShapeError
 from tnmars.graph import Graph
 from tnmars.layer.kinds import Layer, kind_of
 from tnmars.layer.kinds.base import is_autocast
-
-LARGE = 2**31
-"""A dense weight with at least this many entries is made only if there is memory for it."""
+from tnmars.layer.memory import is_short, no_output
 
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
@@ -26,7 +24,12 @@ def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor
         if value is not None and not isinstance(value, Tensor):
             raise ShapeError(f"input is of type {type(value).__name__}, but must be a torch.Tensor.")
     kind = kind_of(layer.graph)
-    output = kind.forward(layer, *inputs, **named)
+    try:
+        output = kind.forward(layer, *inputs, **named)
+    except RuntimeError as error:
+        if not is_short(error):
+            raise
+        raise no_output(error, (*inputs, *named.values())) from error
     if not is_autocast(output):
         return output
     # as torch's own layer gives it, whatever the last step of the plan is
@@ -46,15 +49,3 @@ def dense_layer(graph: Graph, largest: float = inf) -> Callable[..., Tensor] | N
     """
     run = kind_of(graph).dense
     return None if run is None or prod(graph.dense_shape) > largest else partial(run, graph)
-
-
-def check_room(graph: Graph, like: Tensor) -> None:
-    """Refuses a dense weight that there is no memory for, before its parts fill the memory."""
-    shape = graph.dense_shape
-    if prod(shape) < LARGE:
-        return
-    try:
-        like.new_empty(shape)
-    except RuntimeError:
-        fix = "ask for entries at index tuples" if kind_of(graph).is_weight else "use the layer on its inputs"
-        raise ShapeError(f"the whole weight has {prod(shape):,} entries, too many for the memory; {fix}.") from None

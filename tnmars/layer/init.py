@@ -17,6 +17,19 @@ from tnmars.graph import Graph
 RULES = ("glorot", "kaiming")
 BITS = 512
 """The leading bits of a product of sizes that are divided by; a hundred bonds of 4,096 do not fit a float."""
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The types that a layer can be made with, and saved with."""
+
+
+def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    """Raises `TnmarsError` if torch has no such device, or no layer can be made with a type."""
+    if dtype is not None and dtype not in DTYPES:
+        raise TnmarsError(f"dtype is {dtype}, but must be one of {', '.join(map(str, DTYPES))}.")
+    if isinstance(device, str):
+        try:
+            torch.device(device)
+        except RuntimeError as error:
+            raise TnmarsError(f"device is '{device}', but must be a device of torch: {error}") from None
 
 
 def variance(graph: Graph, rule: str | float | None = None) -> float:

@@ -13,7 +13,8 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from tnmars.layer.torch_state import copy_all_
+from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.torch_state import copy_all_, is_plain, is_traced_whole
 from tnmars.select.base import Selector
 
 UNSCHEDULED = 1000
@@ -37,6 +38,9 @@ class Masks(nn.Module):
     """The number of steps that each gate has been shut, where a schedule counts them."""
     held: tuple[Tensor, ...] | None = None
     """Gates that are used instead of a sample while an estimator tries them; see `tnmars.gate_gradient_`."""
+
+    _checked: list[tuple[int, int]] | None = None
+    """The logits that were last found to be finite, each with the number of its changes."""
 
     def __init__(
         self,
@@ -112,11 +116,27 @@ class Masks(nn.Module):
         if self.held is not None:
             return self.held
         if not self.is_drawn:
+            self._check_logits(logits)
             pairs = zip(self.keep(logits), self.rounded(logits), strict=True)
             return tuple(torch.where(kept, value, torch.zeros_like(value)) for kept, value in pairs)
-        if not torch.compiler.is_compiling():
+        if not is_traced_whole():
             self.watch()
         return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)
+
+    def _check_logits(self, logits: Sequence[Tensor]) -> None:
+        """Raises `TnmarsError` if a logit is not finite. Logits are looked at again only after they have changed."""
+        if torch.compiler.is_compiling():
+            return
+        try:
+            now = [(id(value), value._version) for value in logits]
+        except RuntimeError:  # tensors of inference mode do not count their changes
+            return
+        if now == self._checked or not is_plain() or logits[0].is_meta:
+            return
+        for bond, value in zip(self.sizes, logits, strict=True):
+            if not is_finite(value):
+                raise diverged(f"bond '{bond}'")
+        self._checked = now
 
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:
@@ -186,3 +206,14 @@ def redraw_all_(drawn: Sequence[tuple[Masks, Tensor, float]], *, is_warm: bool) 
         places += [buffers["noise"], buffers["temperature"], buffers["is_warm"]]  # type: ignore[list-item]
         values += [masks._own_noise(noise, is_warm), heat[temperature], flags]
     copy_all_(places, values)
+
+
+def is_finite(logits: Tensor) -> bool:
+    """Whether no logit is NaN or infinite: nothing can be decided by those."""
+    return bool(torch.isfinite(logits.detach()).all())
+
+
+def diverged(place: str) -> TnmarsError:
+    """The error that logits are not finite."""
+    text = f"the logits of {place} are NaN or infinite: training has diverged."
+    return TnmarsError(Problem(text, "Go back to a checkpoint, and lower the learning rates."))

@@ -15,17 +15,19 @@ from torch import Tensor, nn
 from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
-from tnmars.layer.cores import Cores
-from tnmars.layer.forward import check_room, forward
+from tnmars.layer.cores import Cores, check_parameters, check_shape, plain_state
+from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
+from tnmars.layer.memory import empty, empty_core, whole_weight
 from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.own_code import PASS, give_own_code_, without_own_code
+from tnmars.layer.prices import average_price, slice_costs
 from tnmars.layer.quick import Gating, Ready, Recent, fitting, ordinary
-from tnmars.layer.torch_state import is_eager, is_plain, passed_over
+from tnmars.layer.torch_state import has_gradients, is_eager, is_plain, passed_over
 from tnmars.program.choice import Planner
-from tnmars.program.expected import Monomial, evaluate, mac_terms, parameter_terms
+from tnmars.program.expected import Monomial, mac_terms
 from tnmars.program.form import Form
 from tnmars.select.base import Selector
 
@@ -160,11 +162,16 @@ class TNModule(Shell):
         self.open_only = open_only
         self.cache_(None)
         graph = planner.graph
-        cores = {name: _empty(shape, device, dtype) for name, shape in graph.cores.items()}
-        kind = torch.float64 if dtype == torch.float64 else torch.float32
-        gates = {name: _empty((bond.size,), device, kind) for name, bond in graph.bonds.items()}
-        self.become_(planner, cores, gates if selector is not None and selector.has_gates else {}, plans)
-        self.register_parameter("bias", _empty((graph.out_features,), device, dtype) if graph.has_bias else None)
+        cores = {name: empty_core(graph, name, device, dtype) for name in graph.cores}
+        gates: dict[str, nn.Parameter] = {}
+        if selector is not None and selector.has_gates:
+            kind = torch.float64 if dtype == torch.float64 else torch.float32
+            for name, bond in graph.bonds.items():
+                gates[name] = nn.Parameter(torch.empty(bond.size, device=device, dtype=kind))
+        self.become_(planner, cores, gates, plans)
+        self.register_parameter("bias", None)
+        if graph.has_bias:
+            self.bias = empty((graph.out_features,), device, dtype, "the bias", "Compile with bias=False.")
         self.reset_parameters()
 
     def become_(
@@ -177,6 +184,7 @@ class TNModule(Shell):
         """Takes another graph with the same modes, with these cores and the logits of these gates (none: no masks)."""
         self.graph = planner.graph
         self._bonds = tuple(self.graph.bonds)  # once, because every pass asks for them
+        self._shape = self.graph.dense_shape  # and torch.compile cannot trace a cached property
         self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self._fits, self._recent = fitting(self.graph), Recent()
@@ -188,7 +196,7 @@ class TNModule(Shell):
         if gates and self.selector is not None:
             sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
             self.gates = Cores(gates)
-            costs = self._slice_costs()
+            costs = slice_costs(self.graph, self.selector.price, self.mac_terms)
             self.masks = Masks(self.selector, sizes, self.device, self.dtype, costs).train(self.training)
 
     def cache_(self, frozen: Shell | None) -> None:
@@ -199,7 +207,14 @@ class TNModule(Shell):
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy or a pickle. A copy is not cached, and makes its own programs for open slices."""
         made = ("opening", "_fits", "_recent")
-        return {key: value for key, value in super().__getstate__().items() if key not in made} | {"cached": None}
+        state = {key: value for key, value in super().__getstate__().items() if key not in made}
+        return plain_state(state) | {"cached": None}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As in `nn.Module`, but a bias keeps its shape."""
+        if name == "bias" and isinstance(value, nn.Parameter):
+            check_shape(name, value, (self.graph.out_features,))
+        super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -235,6 +250,7 @@ class TNModule(Shell):
         """Initializes cores, bias and gates again: the weight with the requested variance, the bias as torch does."""
         if self._anchor.is_meta:
             return
+        check_parameters(self.cores, self.graph.cores, "")
         init.fill_({name: self.cores.get(name) for name in self.graph.cores}, self.graph, self.rule)
         if self.bias is not None:
             bound = self.graph.fan_in**-0.5
@@ -244,27 +260,7 @@ class TNModule(Shell):
                 for logits in self.logits():
                     logits.copy_(self.masks.selector.start(logits.numel()))
             self.masks.reset_()
-            self.masks.unit.fill_(self._average_price())
-
-    def _average_price(self) -> float:
-        """The average price of a slice, where slices are priced by what they hold."""
-        assert self.masks is not None
-        what = self.masks.selector.price
-        if what not in ("parameters", "macs"):
-            return 1.0
-        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
-        terms = parameter_terms(self.graph) if what == "parameters" else self.mac_terms()
-        return float(evaluate(terms, sizes)) / sum(sizes.values())
-
-    def _slice_costs(self) -> list[float]:
-        """What one slice of each bond costs while all others are there: 1, or the parameters or MACs that it holds."""
-        what = "uniform" if self.selector is None else self.selector.price
-        if what == "uniform":
-            return [1.0] * len(self.graph.bonds)
-        terms = self.mac_terms() if what == "macs" else parameter_terms(self.graph)
-        sizes = {name: bond.size for name, bond in self.graph.bonds.items()}
-        full = float(evaluate(terms, sizes))
-        return [full - float(evaluate(terms, {**sizes, name: size - 1})) for name, size in sizes.items()]
+            self.masks.unit.fill_(average_price(self.graph, self.masks.selector.price, self.mac_terms))
 
     def mac_terms(self, share: float = 1.0) -> tuple[Monomial, ...]:
         """The multiply-adds for the nominal batch, or to rebuild the weight, as a polynomial in the sizes of the bonds.
@@ -283,11 +279,11 @@ class TNModule(Shell):
         return (self.programs.weight_form, 1) if self.is_rebuilt else (self.plan("infer", self.nominal), self.nominal)
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
-        """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""
+        """As in `nn.Module`, but gates stay real and at least float32: with fewer digits they would not learn."""
         before = [value.data for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for value, was in zip(self._digits(), before, strict=True):
-            if value.dtype in (torch.float16, torch.bfloat16):
+            if value.dtype not in (torch.float32, torch.float64):
                 value.data = was.to(value.device)
         return self
 
@@ -353,10 +349,9 @@ class TNModule(Shell):
         if self.cached is not None and (self._kind.is_weight or (self.is_rebuilt and not self._is_trained_now())):
             return self.cached.dense()
         if self._weight is None:
-            return self._anchor.expand(self.graph.dense_shape)
-        check_room(self.graph, self._anchor)
+            return self._anchor.expand(self._shape)
         made, given = self._ready(WEIGHT, 0)
-        weight = made.fold(*given)[0]
+        weight = whole_weight(self.graph, self._anchor, made.fold, given)
         skip = dict(self.graph.options).get("padding_idx")
         return weight.index_fill(0, torch.tensor([skip], device=weight.device), 0.0) if skip is not None else weight
 
@@ -368,7 +363,7 @@ class TNModule(Shell):
             return self.cached.compute(batch, *inputs)  # type: ignore[no-any-return]
         if self._weight is None:
             return self._kind.zero(self.graph, self.dense(), self.bias, inputs)
-        made, given = self._ready("train" if torch.is_grad_enabled() else "infer", batch)
+        made, given = self._ready("train" if has_gradients(self) else "infer", batch)
         return made(inputs, self.bias, made.fold(*given))
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
@@ -386,10 +381,6 @@ class TNModule(Shell):
 
     def _pick(self, batch: int, mode: str) -> Code:
         return self.programs.pick(batch, mode, self)
-
-
-def _empty(shape: tuple[int, ...], device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, TNModule]]:

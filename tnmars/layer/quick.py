@@ -19,6 +19,7 @@ from tnmars.layer.code import Code
 from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.masks import Masks
+from tnmars.layer.memory import is_short, no_output
 from tnmars.layer.torch_state import is_eager
 
 SHAPES = 64
@@ -107,11 +108,16 @@ class Ready:
             given += [gates[at].to(self.dtype) for at in gating.taken]
         rows = x if self.is_flat else x.reshape(-1, x.shape[-1])
         code = self.code
-        parts = code.fold(*given)
-        if not self.is_whole:
-            output = code((rows,), bias, parts)
-        else:
-            output = code.run(rows, *parts) if bias is None else code.run(rows, bias, *parts)
+        try:
+            parts = code.fold(*given)
+            if not self.is_whole:
+                output = code((rows,), bias, parts)
+            else:
+                output = code.run(rows, *parts) if bias is None else code.run(rows, bias, *parts)
+        except RuntimeError as error:
+            if not is_short(error):
+                raise
+            raise no_output(error, (x,)) from error
         return output if self.is_flat else shaped(output, x)
 
 

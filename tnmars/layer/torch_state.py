@@ -23,11 +23,21 @@ is_tracing = torch._C._is_tracing
 is_autocasting = torch._C._is_any_autocast_enabled
 
 
+def is_traced_whole() -> bool:
+    """Whether torch records what runs, to run it later on other values: compile, export and `torch.jit.trace`."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
+
+
+def has_gradients(module: nn.Module) -> bool:
+    """Whether gradients may be computed; under `torch.jit.trace`, which may run either way, if a parameter has one."""
+    if not torch.compiler.is_compiling() and torch._C._is_tracing():
+        return any(value.requires_grad for value in module.parameters())
+    return torch.is_grad_enabled()
+
+
 def is_plain() -> bool:
     """Whether torch runs as it is: not traced, not transformed by `torch.func`, without forward-mode derivatives."""
-    return not (
-        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    )
+    return not (is_traced_whole() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def is_undisturbed() -> bool:
@@ -54,8 +64,8 @@ def is_exported() -> bool:
 
 
 def is_traced(value: Tensor) -> bool:
-    """Whether shapes must not depend on values: under compile, export and vmap, also around a gradient."""
-    if torch.compiler.is_compiling():
+    """Whether shapes must not depend on values: in a trace and under vmap, also around a gradient."""
+    if is_traced_whole():
         return True
     while functorch.is_functorch_wrapped_tensor(value):
         if functorch.is_batchedtensor(value):

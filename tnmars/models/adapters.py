@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.arguments import check_arguments
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import TNModule
@@ -86,6 +87,7 @@ def adapter_(
         >>> tnmars.print_trainable_parameters(tnmars.adapter_(model, rank=2))
         trainable params: 256 || all params: 4,416 || trainable%: 5.7971
     """
+    check_arguments(adapter_, locals())
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not isfinite(scale) or scale == 0:
         raise TnmarsError(f"scale is {scale!r}, but must be a number other than 0.")
     known, refused = sites(model)
@@ -164,6 +166,7 @@ def merge_adapters_(model: nn.Module) -> nn.Module:
           (0): Linear(in_features=8, out_features=8, bias=True)
         )
     """
+    check_arguments(merge_adapters_, locals())
     found = {name: part for name, part in model.named_modules(remove_duplicate=False) if isinstance(part, Adapted)}
     if not found:
         raise TnmarsError("the model has no adapter: adapter_ puts them in.")
@@ -188,6 +191,7 @@ def print_trainable_parameters(model: nn.Module) -> None:
         >>> tnmars.print_trainable_parameters(torch.nn.Linear(3, 3))
         trainable params: 12 || all params: 12 || trainable%: 100.0000
     """
+    check_arguments(print_trainable_parameters, locals())
     every = sum(value.numel() for value in model.parameters())
     trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
     share = 100 * trained / every if every else 0.0

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.layer.module import Shell, TNModule
@@ -57,6 +58,7 @@ def to_dense_(model: nn.Module, names: str | Iterable[str] | None = None) -> nn.
           (1): ReLU()
         )
     """
+    check_arguments(to_dense_, locals())
     chosen = _chosen(model, names)
     problems = [problem for name, layer in chosen.items() for problem in _dense_problems(name, layer)]
     if problems:
@@ -84,7 +86,7 @@ def _chosen(model: nn.Module, names: str | Iterable[str] | None) -> dict[str, Sh
     known = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if isinstance(layer, Shell)}
     if names is None:
         return known
-    patterns = [names] if isinstance(names, str) else list(names)
+    patterns = [names] if isinstance(names, str) else [str(name) for name in names]
     problems = []
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
@@ -245,6 +247,7 @@ def as_torch_(model: nn.Module) -> Converted:
         >>> print(done)
         0: Linear(6, 2), Linear(2, 5)
     """
+    check_arguments(as_torch_, locals())
     made: dict[Shell, nn.Module] = {}
     shared: dict[object, list[nn.Parameter]] = {}
     became: dict[str, str] = {}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.bar import bar
 from tnmars.models.budget import Budget
@@ -95,6 +96,7 @@ def plan_compression(
         >>> plan.parameters.after <= plan.parameters.before / 2
         True
     """
+    check_arguments(plan_compression, locals())
     asked = _asked(budget, evaluate, max_drop)
     every, refused = groups(model, rules)
     if data is None:
@@ -158,6 +160,7 @@ def compress_(
         >>> sum(value.numel() for value in model.parameters()) == plan.parameters.after
         True
     """
+    check_arguments(compress_, locals())
     asked = {"rules": rules, "budget": budget, "data": data}
     given = [*(name for name, value in asked.items() if value is not None), *options]
     if not isinstance(plan, CompressionPlan):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tnmars import families
+from tnmars.arguments import check_arguments
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
@@ -45,6 +46,7 @@ def Linear(  # noqa: N802
         >>> layer.in_features, layer.out_features, list(layer.graph.bonds)
         (784, 625, ['r1', 'r2'])
     """
+    check_arguments(Linear, locals())
     return _made("linear", in_features, out_features, (), {"bias": bias}, family, rank, options)
 
 
@@ -64,6 +66,7 @@ def _conv(ndim: int, name: str) -> Any:
         rank: int | None = None,
         **options: Any,
     ) -> TNModule:
+        check_arguments(conv, locals())
         kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
         own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
         return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
@@ -134,6 +137,7 @@ def Embedding(  # noqa: N802
         >>> layer.num_embeddings, layer.embedding_dim
         (10000, 128)
     """
+    check_arguments(Embedding, locals())
     own: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
     if "mode" in options:
         own["mode"] = options.pop("mode")

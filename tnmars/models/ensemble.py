@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.models.data import primary
 
@@ -85,4 +86,5 @@ def ensemble(models: Sequence[nn.Module], average: str = "probabilities", *, dim
             raise TnmarsError(f"model {at} of the ensemble is of type {type(model).__name__}, not an nn.Module.")
     if not given:
         raise TnmarsError(Problem("an ensemble needs at least one model.", "Give a list: tnmars.ensemble([a, b])."))
+    check_arguments(ensemble, {"dim": dim, "average": average, "models": given})
     return Ensemble(list(models), average, dim)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.ranks import Ranks
@@ -71,6 +72,7 @@ def from_dense(
         >>> small.graph.bonds["r"].size, small.bias is layer.bias
         (8, False)
     """
+    check_arguments(from_dense, locals())
     dense = describe(layer)
     if not isinstance(dense, DenseLayer):
         why = dense or f"it must be a {', '.join(kind.__name__ for kind in TORCH_LAYERS)} of torch"

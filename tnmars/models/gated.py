@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.layer.module import TNModule
 from tnmars.select.base import Selector
@@ -38,6 +39,7 @@ def gate_(model: nn.Module, selector: Selector, names: str | Iterable[str] | Non
         >>> list(tnmars.gate_(model, tnmars.Mars())[0].graph.bonds), model[0].masks is None
         (['r1', 'r2'], False)
     """
+    check_arguments(gate_, locals())
     if not isinstance(selector, Selector) or not selector.has_gates:
         raise TnmarsError(f"selector is {selector!r}, but must be a selector with gates, such as tnmars.Mars().")
     known = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if isinstance(layer, TNModule)}
@@ -50,7 +52,7 @@ def gate_(model: nn.Module, selector: Selector, names: str | Iterable[str] | Non
         and not layer.is_rebuilt
         and all(ends[id(core)] == 1 for core in layer.cores.parameters())
     }
-    patterns = ["*"] if names is None else [names] if isinstance(names, str) else list(names)
+    patterns = ["*"] if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in fitting):
             hint = f"Layers that can: {listing(list(fitting))}.{nearest(pattern, fitting)}"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.models.bar import bar
 from tnmars.models.data import Batch, Inputs, batches, call, primary
@@ -131,6 +132,7 @@ def match_(
         >>> done.after < 0.7 * done.before
         True
     """
+    check_arguments(match_, locals())
     _check(small, dense, epochs, steps, lr, loss)
     read = partial(batches, inputs=inputs, model=small, rows=batch)
     with ExitStack() as stack, torch.enable_grad():

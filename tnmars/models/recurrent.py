@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from tnmars import families
+from tnmars.arguments import check_arguments
 from tnmars.errors import TnmarsError, nearest
 from tnmars.graph import Graph
 from tnmars.graph.factor import factor
+from tnmars.layer.init import check_place
 from tnmars.models.parametrize import parametrize_
 
 Rule = Graph | str | Path | Callable[[int, int, int], Graph]
@@ -31,8 +34,8 @@ def LSTM(  # noqa: N802
     dropout: float = 0.0,
     bidirectional: bool = False,
     proj_size: int = 0,
-    device: Any = None,
-    dtype: Any = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
     *,
     input: Rule | bool = True,
     recurrent: Rule | bool = True,
@@ -82,6 +85,9 @@ def LSTM(  # noqa: N802
         >>> output.shape, sum(value.numel() for value in lstm.parameters())
         (torch.Size([2, 5, 128]), 4064)
     """
+    check_arguments(LSTM, locals())
+    _check(input_size, hidden_size, num_layers, dropout, proj_size)
+    check_place(device, dtype)
     sizes = input_size, hidden_size, num_layers
     kept: dict[str, Any] = {"proj_size": proj_size, "device": device, "dtype": dtype}
     layer = nn.LSTM(*sizes, bias, batch_first, dropout, bidirectional, **kept)
@@ -96,8 +102,8 @@ def GRU(  # noqa: N802
     batch_first: bool = False,
     dropout: float = 0.0,
     bidirectional: bool = False,
-    device: Any = None,
-    dtype: Any = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
     *,
     input: Rule | bool = True,
     recurrent: Rule | bool = True,
@@ -137,9 +143,24 @@ def GRU(  # noqa: N802
         >>> gru.weight_ih_l0.shape
         torch.Size([192, 28])
     """
+    check_arguments(GRU, locals())
+    _check(input_size, hidden_size, num_layers, dropout)
+    check_place(device, dtype)
     sizes = input_size, hidden_size, num_layers
     layer = nn.GRU(*sizes, bias, batch_first, dropout, bidirectional, device=device, dtype=dtype)
     return _rebuilt_(layer, 3, {"input": input, "recurrent": recurrent}, family, rank, options)
+
+
+def _check(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int = 0) -> None:
+    """Raises `TnmarsError` for a number that torch would refuse in other words."""
+    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+    for name, size in sizes.items():
+        if size < 1:
+            raise TnmarsError(f"{name} is {size}, but must be at least 1.")
+    if not 0 <= dropout <= 1:
+        raise TnmarsError(f"dropout is {dropout}, but must be a probability from 0 to 1.")
+    if not 0 <= proj_size < hidden_size:
+        raise TnmarsError(f"proj_size is {proj_size}, but must be at least 0 and below hidden_size, {hidden_size}.")
 
 
 def _rebuilt_(

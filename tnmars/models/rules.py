@@ -20,7 +20,7 @@ from tnmars.graph import Graph
 from tnmars.models.torch_layers import DenseLayer
 
 Target = str | Path | Graph
-Rules = Mapping[str, "Target | Iterable[Target] | None"]
+Rules = Mapping[str, Target | Iterable[Target] | None]
 DEFAULT = "default"
 """The word for what suits a layer of its kind, as without rules."""
 ENDINGS = (".yaml", ".yml")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.sweep import is_forest
@@ -197,6 +198,7 @@ def suggest(
         >>> sorted(entry.family for entry in found.entries)
         ['lowrank', 'tucker2']
     """
+    check_arguments(suggest, locals())
     module = layer if isinstance(layer, nn.Module) else _layer(layer, kind)
     dense = describe(module)
     if not isinstance(dense, DenseLayer):

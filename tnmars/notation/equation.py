@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import GraphError, Problem, listing, plural
 from tnmars.graph import MAIN, Core, Edge, Graph, Role, Term
 from tnmars.graph.assemble import build
@@ -55,6 +56,7 @@ def einsum(equation: str, *operands: object, kind: str | None = None, name: str 
           bonds  r=2
           cores  W1[i, r] W2[r, o]
     """
+    check_arguments(einsum, locals())
     terms, result = _parsed(equation)
     known = _sizes(terms, operands, sizes)
     given = [operand is None for operand in operands] or [any(letter not in known for letter in term) for term in terms]

@@ -16,6 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 
 MAX_BYTES = 100_000
@@ -100,6 +101,9 @@ class CostModel:
     step_call: float = 15e-6
     parameter_call: float = 3e-6
     item: int = 4
+
+    def __post_init__(self) -> None:
+        check_arguments(CostModel, vars(self))
 
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:
         """`batch` products of rows x depth with depth x columns."""

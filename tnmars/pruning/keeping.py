@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph.rewrite import Keep
 from tnmars.layer.distributed import from_first_rank
@@ -28,7 +29,7 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         processes rank 0 decides, and all of them must call it.
 
     Raises:
-        TnmarsError: If the logits of a bond are NaN, or cores where their norms decide.
+        TnmarsError: If the logits of a bond are NaN or infinite, or cores where their norms decide.
 
     Example:
         >>> import torch, tnmars
@@ -39,6 +40,7 @@ def keep(model: nn.Module) -> dict[str, dict[str, tuple[int, ...]]]:
         >>> tnmars.keep(layer)
         {'': {'r': (0, 2)}}
     """
+    check_arguments(keep, locals())
     check_logits(model)
     return {name: layer_keep(layer) for name, layer in layers(model) if is_selecting(layer)}
 

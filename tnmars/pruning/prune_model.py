@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
+from tnmars.layer.cores import check_parameters
 from tnmars.layer.distributed import is_sharded
 from tnmars.layer.module import TNModule
 from tnmars.pruning.by_rank import Ranks, compiled_layers, take_
@@ -86,6 +88,7 @@ def prune(
         >>> small.graph.bonds["r"].size, layer.graph.bonds["r"].size
         (2, 3)
     """
+    check_arguments(prune, locals(), but=("round_to",))
     chosen, forms = to_keep(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
@@ -138,6 +141,7 @@ def prune_(
         >>> layer.logits()[0].shape
         torch.Size([2])
     """
+    check_arguments(prune_, locals(), but=("round_to",))
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TnmarsError(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
@@ -179,6 +183,7 @@ class LayerCut:
                 f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
                 "and its optimizer (torch.distributed.checkpoint.state_dict), cut it, and wrap it again."
             )
+        check_parameters(layer.cores, layer.graph.cores, name)
         self.layer, self.name = layer, name
         kept = joined(kept, more or {})
         self.first = cut(layer.graph, kept)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import TnmarsError
 from tnmars.layer.module import TNModule, layers
 from tnmars.pruning.prune_model import decided, prune_
@@ -55,6 +56,7 @@ class ShutSlices:
     def __init__(
         self, model: nn.Module, patience: int, optimizer: torch.optim.Optimizer | None = None, *, every: int = 1
     ):
+        check_arguments(ShutSlices.__init__, locals())
         for name, value in (("patience", patience), ("every", every)):
             if value < 1:
                 raise TnmarsError(f"{name} is {value}, but must be at least 1.")

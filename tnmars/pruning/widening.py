@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.ranks import given_sizes
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError
@@ -64,6 +65,7 @@ def widen_(
         >>> layer.graph.bonds["r"].size, torch.allclose(layer(x), before)
         (4, True)
     """
+    check_arguments(widen_, locals())
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         text = "the model is wrapped by DistributedDataParallel, which would not see the new parameters."
         raise TnmarsError(Problem(f"{text} Nothing was changed.", "Widen the model inside, and wrap it again."))

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.files import write_text
 from tnmars.models.plan import CompressionPlan
 from tnmars.reporting.collect import collect
@@ -68,6 +69,7 @@ def report(
         >>> result.metrics[0].change
         '0.01 lower'
     """
+    check_arguments(report, locals())
     result = collect(
         before, after, title=title, history=history, metrics=metrics, batch=batch, measure=measure, plan=plan
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.graph import Graph
 from tnmars.graph.counts import Count, count
 from tnmars.graph.difference import BondChange, finite, first_sizes
@@ -142,6 +143,7 @@ def summary(model: nn.Module) -> Summary:
         >>> found.layers[0].bonds
         (BondChange(name='r', before=2, after=2, useful=6, live=None),)
     """
+    check_arguments(summary, locals())
     held: set[int] = set()
     rows = []
     for name, layer in layers(model):
@@ -157,7 +159,9 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     sizes = {bond: edge.size for bond, edge in graph.bonds.items()}
     decided = _live(layer)
     live = {**sizes, **decided}
-    parameters = dict(layer.cores.named_parameters(remove_duplicate=True))
+    values = {core: layer.cores.get(core) for core in graph.cores}
+    first = {id(value): core for core, value in reversed(values.items())}
+    parameters = {core: value for core, value in values.items() if first[id(value)] == core}  # tied cores count once
     left = _sizes_left(graph, live)
     shared = {core for core, value in parameters.items() if id(value) in held}
     macs = int(evaluate(layer.mac_terms(), sizes))

@@ -64,4 +64,4 @@ def largest(scores: Tensor, threshold: float, least: int) -> Tensor:
     if least == 0:
         return above
     places = torch.argsort(scores, dim=-1, descending=True, stable=True)[..., :least]
-    return above.scatter(-1, places, True)
+    return above.scatter(-1, places, 1)  # not True, which torch.jit.trace cannot record

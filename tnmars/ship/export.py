@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.module import layers
 from tnmars.pruning.prune_model import prune
@@ -82,6 +83,7 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
         >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP
         ...     tnmars.export_onnx(layer, f"{folder}/layer.onnx", torch.ones(1, 16))
     """
+    check_arguments(export_onnx, locals())
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         hint = "Install what is missing with: pip install 'tnmars[export]'"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.module import Shell, TNModule, layers
 from tnmars.models.data import Batch, call, device_of, example_batch
@@ -72,6 +73,7 @@ def freeze(
         >>> bool(torch.allclose(frozen(x), layer(x), atol=1e-6)), list(frozen.parameters())
         (True, [])
     """
+    check_arguments(freeze, locals())
     if example is not None and (batch is not None or image is not None):
         given = "batch" if batch is not None else "image"
         raise TnmarsError(Problem(f"both example and {given} are given.", "An example has all sizes: give it alone."))
@@ -184,6 +186,7 @@ def cached(model: nn.Module) -> Iterator[nn.Module]:
         >>> y.shape
         torch.Size([2, 15])
     """
+    check_arguments(cached, locals())
     plain = [layer for _, layer in layers(model) if layer.graph.terms and layer.cached is None]
     try:
         for layer in plain:

@@ -18,6 +18,7 @@ from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import kind_of
+from tnmars.layer.memory import is_short, no_output
 from tnmars.layer.module import Shell, TNModule, code
 from tnmars.layer.quick import fitting, ordinary, shaped
 from tnmars.program.against_dense import against_dense
@@ -82,10 +83,15 @@ class FrozenLayer(Shell):
             bias, parts = buffers["bias"], [buffers[name] for name in self._names]
         except KeyError:  # torch has parametrized one of them, or it is a parameter now
             return forward(self, inputs, named)
-        if self._is_whole:
-            output = self._code.run(rows, *parts) if bias is None else self._code.run(rows, bias, *parts)
-        else:
-            output = self._code((rows,), bias, tuple(parts))
+        try:
+            if self._is_whole:
+                output = self._code.run(rows, *parts) if bias is None else self._code.run(rows, bias, *parts)
+            else:
+                output = self._code((rows,), bias, tuple(parts))
+        except RuntimeError as error:
+            if not is_short(error):
+                raise
+            raise no_output(error, inputs) from error
         return output if rows is inputs[0] else shaped(output, inputs[0])
 
     @property

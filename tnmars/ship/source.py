@@ -16,6 +16,7 @@ from textwrap import indent
 from torch import nn
 
 from tnmars import files
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.module import Code, Shell, TNModule, code
@@ -56,6 +57,7 @@ def write_source(model: nn.Module, path: str | Path) -> None:
         ...     "def replace_(model)" in path.read_text()
         True
     """
+    check_arguments(write_source, locals())
     if isinstance(model, TNModule):
         problems = _problems("the layer", model)
         if problems:

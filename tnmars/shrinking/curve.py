@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.graph.parts import is_int
 from tnmars.models.budget import Budget, amount
@@ -270,6 +271,7 @@ def load_curve(folder: str | Path, model: nn.Module) -> Curve:
         >>> tnmars.load_curve(folder, nn.Linear(6, 5)).chosen.ranks
         {'': {'r': 1}}
     """
+    check_arguments(load_curve, locals())
     table = read_table(folder)
     if table is None:
         raise CheckpointError(f"{Path(folder) / TABLE}: does not exist.")

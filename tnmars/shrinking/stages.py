@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.layer.distributed import is_first_rank
 from tnmars.models.data import example_batch
@@ -107,6 +108,7 @@ class Stages:
         checkpoint: str | Path | None = None,
         start: Any = None,
     ):
+        check_arguments(Stages.__init__, locals(), ("train_samples", "settings"))
         self.model, self.settings = model, check_settings(settings)
         self.position: Mapping[str, int] | None = None
         self._goals = Goals.of(budget, max_drop, self.settings)

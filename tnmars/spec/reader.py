@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import GraphError, Path, Place, Problem, SpecError, closest, listing, nearest, plural
 from tnmars.families import FAMILIES, settings
 from tnmars.graph import MAIN, Core, Edge, Graph, Operand, Role, Term, rules
@@ -69,6 +70,7 @@ def load(path: str | FilePath, /, **params: int) -> Graph:
         ...     load(f"{folder}/lowrank.yaml") == graph
         True
     """
+    check_arguments(load, locals())
     return _graph(read_file(path, params), str(path))
 
 
@@ -92,6 +94,7 @@ def loads(text: str, /, source: str = "<text>", **params: int) -> Graph:
         >>> loads(text).bonds["r"].size, loads(text, r=4).bonds["r"].size
         (2, 4)
     """
+    check_arguments(loads, locals())
     return _graph(read(text.encode("utf-8", "surrogatepass"), params), source)
 
 
@@ -103,6 +106,7 @@ def _graph(spec: Spec, source: str) -> Graph:
 
 def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> Spec:
     """What was read from a spec file. Raises `SpecError` only if the file cannot be opened."""
+    check_arguments(read_file, locals())
     try:
         with FilePath(path).open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -115,6 +119,7 @@ def read_file(path: str | FilePath, params: Mapping[str, int] | None = None) -> 
 
 def read(data: bytes, params: Mapping[str, int] | None = None) -> Spec:
     """What was read from the text of a spec file: a graph, or every problem of it."""
+    check_arguments(read, locals())
     try:
         tree, problems = parse(data)
     except TextError as refused:

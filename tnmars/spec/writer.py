@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tnmars.arguments import check_arguments
 from tnmars.graph import MAIN, Edge, Graph, Json, Role, Term
 from tnmars.graph.parts import axis_text
 from tnmars.spec.keys import VERSION
@@ -20,6 +21,7 @@ _WORDS_OF_OTHERS = frozenset(["true", "false", "yes", "no", "on", "off", "y", "n
 
 def document(graph: Graph) -> dict[str, Json]:
     """A graph as the data of a spec file, keys in canonical order; keys that do not apply are left out."""
+    check_arguments(document, locals())
     real = {str(role): size for role, size in graph.features if role is not Role.LOOKUP}
     taps = tuple(mode.size for mode in graph.of_role(Role.KERNEL))
     groups = {mode.name for mode in graph.of_role(Role.GROUP)}  # may sit on several cores without being listed
@@ -68,6 +70,7 @@ def dump(graph: Graph) -> str:
           A: [i1, r]
           B: [r, o1]
     """
+    check_arguments(dump, locals())
     return "".join(f"{line}\n" for key, value in document(graph).items() for line in _block(key, value, ""))
 
 
@@ -90,6 +93,7 @@ def save_spec(graph: Graph, path: str | Path) -> None:
         ...     load(f"{folder}/lowrank.yaml") == graph
         True
     """
+    check_arguments(save_spec, locals())
     from tnmars.files import write_text
 
     write_text(path, dump(graph))

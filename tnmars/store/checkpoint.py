@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.files import clear_abandoned
 from tnmars.files import previous as previous_of
@@ -94,6 +95,7 @@ def save_checkpoint(
         >>> tnmars.load_checkpoint(path, model, optimizer).position
         {'epoch': 3}
     """
+    check_arguments(save_checkpoint, locals())
     header, tensors = contents(model)
     about, held = optimizers.to_json(optimizer, model)
     header |= {
@@ -157,6 +159,7 @@ def load_checkpoint(
         >>> tnmars.load_checkpoint(path, model, optimizer, previous=True).position
         1
     """
+    check_arguments(load_checkpoint, locals())
     source = previous_of(path) if previous else Path(path)
     held = _read(source, Path(path))
     loading = prepare(model, stored(held), str(source))

@@ -17,6 +17,7 @@ from tnmars import select, spec
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
+from tnmars.layer.init import DTYPES
 from tnmars.layer.module import TNModule
 from tnmars.plan.cost import AcceleratorModel, CostModel
 from tnmars.plan.trees import OPTIMIZERS
@@ -27,7 +28,7 @@ from tnmars.spec.nodes import shorten
 from tnmars.store.plain import decode, encode
 from tnmars.timing.tuning import fastest
 
-FLOATS = {str(kind): kind for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+FLOATS = {str(kind): kind for kind in DTYPES}
 
 
 def to_json(layer: TNModule) -> dict[str, Any]:

@@ -14,16 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
+from tnmars.graph import Graph
+from tnmars.layer.cores import check_parameters
 from tnmars.layer.distributed import is_first_rank, is_sharded
 from tnmars.layer.distributed import whole as whole_tensor
 from tnmars.layer.module import Shell, TNModule
 from tnmars.models.rebuilt import is_place, place_of
+from tnmars.models.torch_layers import DenseLayer, describe
 from tnmars.store import layer as record
 from tnmars.store.container import Container, read, write
 from tnmars.store.loading import Loading, Stored, plain_name, prefix_of
 
-SIZES = ("in_features", "out_features", "in_channels", "out_channels", "num_embeddings", "embedding_dim")
+SIZES = ["in_features", "out_features", "in_channels", "out_channels", "kernel_size", "num_embeddings", "embedding_dim"]
 """The sizes that both a layer of torch and the compiled one that replaces it have."""
 MODEL = "model."
 """The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
@@ -41,8 +45,8 @@ def save(model: nn.Module, path: str | Path) -> None:
         path: The file to write. Its folder must exist.
 
     Raises:
-        TnmarsError: If a layer is frozen, the state dict holds something that is not a tensor, or the file cannot be
-            written.
+        TnmarsError: If a layer is frozen, torch computes one of its cores (`torch.nn.utils.parametrize`), the state
+            dict holds something that is not a tensor, or the file cannot be written.
 
     Example:
         >>> import tempfile, tnmars
@@ -54,6 +58,7 @@ def save(model: nn.Module, path: str | Path) -> None:
         >>> torch.equal(other.dense(), layer.dense())
         True
     """
+    check_arguments(save, locals())
     header, tensors = contents(model)
     if is_first_rank():
         write(path, Container({"kind": "model", **header}, tensors))
@@ -64,6 +69,10 @@ def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
     layers: dict[TNModule, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TNModule):
+            check_parameters(module.cores, module.graph.cores, name, "Nothing was saved.")
+            if str(module.dtype) not in record.FLOATS:
+                text = f"layer '{name}' has dtype {module.dtype}, which cannot be saved. Nothing was saved."
+                raise TnmarsError(Problem(text, f"Types that can be saved: {', '.join(record.FLOATS)}."))
             layers.setdefault(module, []).append(name)
         elif isinstance(module, Shell):
             text = f"layer '{name}' is frozen, and a frozen layer cannot be saved."
@@ -112,8 +121,9 @@ def _are_names(entry: Mapping[str, Any]) -> bool:
 def load_into(model: nn.Module, path: str | Path) -> nn.Module:
     """The model given, with the layers and the tensors of a file of `save` or `save_checkpoint`.
 
-    Each layer that is compiled in the file replaces the module of the same name, whatever that is; a layer that is
-    compiled already stays the same object. Replaced layers have the file's dtypes, on the devices of what they
+    Each layer that is compiled in the file replaces the module of the same name: a layer of the same kind and sizes,
+    torch's own or a compiled one, or any module that is no such layer. A layer that is compiled already stays the same
+    object. Replaced layers have the file's dtypes, on the devices of what they
     replace. A parameter that `tnmars.parametrize_` rebuilt in the file is rebuilt from cores in the model too. All
     other tensors are copied into the model's own.
 
@@ -138,6 +148,7 @@ def load_into(model: nn.Module, path: str | Path) -> nn.Module:
         >>> model[0].graph.bonds["r"].size
         2
     """
+    check_arguments(load_into, locals())
     return prepare(model, stored(read(path)), str(path)).apply()
 
 
@@ -184,10 +195,24 @@ def _replace(model: nn.Module, held: Stored, entry: Mapping[str, Any], made: dic
             continue
         if isinstance(old, Shell) and not isinstance(old, TNModule):
             yield Problem(f"layer '{name}' of the model is frozen.", "Load into the model before it is frozen.")
+        yield from _other_kind(old, name, layer)
         for size in SIZES:
             have, want = getattr(old, size, None), getattr(layer, size, None)
             if have is not None and want is not None and have != want:
                 yield Problem(f"layer '{name}' has {size} {have}, but {want} in the file.")
+
+
+def _other_kind(old: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:
+    """Whether a layer, torch's own or a compiled one, is of another kind than the file's that would replace it."""
+    found = old.graph if isinstance(old, TNModule) else describe(old)
+    if not isinstance(found, (Graph, DenseLayer)):
+        return
+    have, want = found.kind, layer.graph.kind
+    if have != want:
+        yield Problem(f"layer '{name}' is of kind '{have}', but of kind '{want}' in the file.")
+    elif isinstance(found, Graph) and not layer.graph.rules.layout and found.dense_shape != layer.graph.dense_shape:
+        shapes = f"has modes of sizes {found.dense_shape}, but {layer.graph.dense_shape}"
+        yield Problem(f"layer '{name}' {shapes} in the file.")
 
 
 def _unfit(module: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import whole
 from tnmars.layer.masks import Masks
@@ -77,6 +78,7 @@ def gate_gradient_(
         ...     optimizer.step()
         ...     optimizer.zero_grad()
     """
+    check_arguments(gate_gradient_, locals())
     level = _check(estimator, samples, baseline)
     gated = _gated(model)
     chances = _chances(gated)

@@ -12,8 +12,8 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import whole
+from tnmars.layer.masks import diverged, is_finite
 from tnmars.layer.module import layers
 
 WINDOW = 100
@@ -39,7 +39,7 @@ class Guards:
         """How many slices each bond kept when the loss was best."""
 
     def step(self, loss: Value | None, penalty: Value | None) -> None:
-        """Looks at a step. Raises `TnmarsError` if a logit is NaN, which is looked for now and then."""
+        """Looks at a step. Raises `TnmarsError` if a logit is NaN or infinite, which is looked for now and then."""
         self._steps += 1
         if loss is not None:
             self._losses.append(_number(loss))
@@ -94,12 +94,11 @@ class Guards:
 
 
 def check_logits(model: nn.Module) -> None:
-    """Raises `TnmarsError` if a gate of a model has a logit that is NaN: nothing can be decided by it."""
+    """Raises `TnmarsError` if a gate of a model has a logit that is NaN or infinite: nothing can be decided by it."""
     for name, layer in layers(model):
         for bond, logits in zip(layer.graph.bonds, layer.logits(), strict=False):
-            if bool(torch.isnan(logits.detach()).any()):
-                text = f"the logits of bond '{bond}' of layer '{name}' are NaN: training has diverged."
-                raise TnmarsError(Problem(text, "Go back to a checkpoint, and lower the learning rates."))
+            if not is_finite(logits):
+                raise diverged(f"bond '{bond}' of layer '{name}'")
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from itertools import chain, zip_longest
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.graph import Graph
 from tnmars.layer.cores import parameters_of
 from tnmars.layer.distributed import is_sharded, squares
@@ -181,6 +182,7 @@ def sampled(model: nn.Module) -> Iterator[nn.Module]:
         ...     loss = model(torch.randn(8, 6)).square().mean() + tnmars.penalty(model) / 8
         >>> loss.backward()
     """
+    check_arguments(sampled, locals())
     drawn = [
         layer
         for _, layer in layers(model)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.arguments import check_arguments
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import squares, whole
 from tnmars.layer.kept import slice_entries, slice_norms
@@ -36,6 +37,7 @@ def penalty(model: nn.Module) -> Tensor:
         >>> loss.shape
         torch.Size([])
     """
+    check_arguments(penalty, locals())
     selecting = [layer for _, layer in layers(model) if layer.selector is not None]
     groups = joined.grouped(selecting)
     parts = [part for layer in selecting for part in _norms(layer)]
@@ -113,6 +115,7 @@ def expected(model: nn.Module, what: str = "parameters") -> Tensor:
         >>> tnmars.expected(layer).item()
         22.0
     """
+    check_arguments(expected, locals())
     if what not in ("parameters", "macs"):
         raise TnmarsError(f"what is {what!r}, but must be 'parameters' or 'macs'.")
     total = torch.zeros(())
@@ -156,6 +159,7 @@ def param_groups(
         [(3, 0.001, 0.01), (1, 0.01, 0.0)]
         >>> optimizer = torch.optim.Adam(groups, fused=True)
     """
+    check_arguments(param_groups, locals())
     logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
     trained = [value for value in model.parameters() if value.requires_grad]
     others: dict[str, Any] = {"params": [value for value in trained if id(value) not in logits], "lr": lr}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tnmars.errors import ShapeError
 from tnmars.graph import Graph, Role
-from tnmars.layer.torch_state import assert_in_graph, is_exported, unwrapped
+from tnmars.layer.torch_state import assert_in_graph, is_exported, is_traced_whole, unwrapped
 
 
 class Layer(Protocol):
@@ -87,11 +87,11 @@ def check_dtype(layer: Layer, value: Tensor, what: str = "input") -> None:
 def check_index(index: Tensor, count: int, what: str) -> None:
     """Raises `ShapeError` where an entry is not an index below `count`.
 
-    A compiled graph checks when it runs, and so does an accelerator: the host does not wait for it.
+    What is traced checks when it runs, and so does an accelerator: the host does not wait for it.
     """
     if index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"index has dtype {index.dtype}, but must be int64 or int32.")
-    if torch.compiler.is_compiling():
+    if is_traced_whole():
         if not is_exported():
             fits = ((index >= 0) & (index < count)).all()
             assert_in_graph(fits, f"index out of range: {what}s are from 0 to {count - 1}")

@@ -13,6 +13,7 @@ from torch.nn import functional
 from tnmars.errors import ShapeError
 from tnmars.graph import Graph, Role
 from tnmars.layer.kinds.base import Layer, LayerKind, check_dtype, modes_text, run_arguments
+from tnmars.layer.torch_state import is_traced_whole
 
 
 def forward(layer: Layer, x: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def forward(layer: Layer, x: Tensor) -> Tensor:
             f"input has shape {tuple(x.shape)}, but must be ({axes}), the batch being optional (modes {modes})."
         )
     check_dtype(layer, x)
-    if not torch.compiler.is_compiling():
+    if not is_traced_whole():
         _check_image(layer.graph, x.shape[-spatial:])
     if x.dim() == spatial + 2:
         return layer.compute(x.shape[0], x)
