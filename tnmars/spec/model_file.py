@@ -15,6 +15,8 @@ START = b'{"__metadata__":{"tnmars.digest":"'
 """What follows the first eight bytes of such a file, which hold the length of the header."""
 MAX_HEADER = 200_000_000
 """The largest header that is read, in bytes."""
+MAX_VALUES = 3_000_000
+"""The largest number of values in it. Each takes up to a hundred bytes of memory, but may be two bytes of a file."""
 
 
 def is_model_file(path: str | Path) -> bool:
@@ -33,9 +35,13 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
             length = int.from_bytes(stream.read(8), "little")
             if length > MAX_HEADER:
                 raise ValueError(f"its header claims {length:,} bytes")
-            table = json.loads(stream.read(length), object_pairs_hook=unique)
+            text = stream.read(length)
+        values = sum(map(text.count, (b",", b"[", b"{")))
+        if values > MAX_VALUES:
+            raise ValueError(f"its header has {values:,} values")
+        table = json.loads(text, object_pairs_hook=unique)
         about = json.loads(table["__metadata__"]["tnmars"], object_pairs_hook=unique)
-        specs = {_name(entry): entry["spec"] for entry in about["layers"]}
+        specs = unique([(_name(entry), entry["spec"]) for entry in about["layers"]])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SpecError(f"{path}: is damaged: {type(error).__name__} {error}.") from None
     if not specs:
