@@ -35,11 +35,11 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
             length = int.from_bytes(stream.read(8), "little")
             if length > MAX_HEADER:
                 raise ValueError(f"its header claims {length:,} bytes")
-            text = stream.read(length)
-        values = sum(map(text.count, (b",", b"[", b"{")))
+            head = stream.read(length)
+        values = sum(map(head.count, (b",", b"[", b"{")))
         if values > MAX_VALUES:
             raise ValueError(f"its header has {values:,} values")
-        table = json.loads(text, object_pairs_hook=unique)
+        table = json.loads(head, object_pairs_hook=unique)
         about = json.loads(table["__metadata__"]["tnmars"], object_pairs_hook=unique)
         specs = unique([(_name(entry), entry["spec"]) for entry in about["layers"]])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
