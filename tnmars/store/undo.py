@@ -48,10 +48,10 @@ def all_or_nothing(model: nn.Module) -> Iterator[None]:
 def uninterrupted() -> Iterator[None]:
     """Within the block Ctrl-C and SIGTERM wait; what they do is done once it ends. In other threads nothing changes."""
     waiting: list[tuple[int, Any]] = []
-    before = {}
+    before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        before = {number: handler for number, handler in before.items() if callable(handler)}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {int(number): handler for number, handler in handlers.items() if callable(handler)}
     try:
         for number in before:
             signal.signal(number, lambda *call: waiting.append(call))
@@ -59,8 +59,8 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number, frame in waiting:
-        before[signal.Signals(number)](number, frame)
+    for received, frame in waiting:
+        before[received](received, frame)
 
 
 def _copied(module: nn.Module) -> dict[str, tuple[Any, Any]]:
