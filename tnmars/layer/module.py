@@ -214,7 +214,7 @@ class TNModule(Shell):
             if type(x) is Tensor and not x.is_nested and is_eager():
                 key = (x.shape, torch.is_grad_enabled())
                 ready = self._recent.get(key) or self._remember(x, key)
-                if ready is not None and x.dtype is ready.dtype and ready.cores is self._modules["cores"]:
+                if ready is not None and x.dtype is ready.dtype and ready.fits(self):
                     output = ready(x) if ready.gating is None or ready.gating.fits(self._modules) else None
                     if output is not None:
                         return output
@@ -286,6 +286,7 @@ class TNModule(Shell):
         """As in `nn.Module`, but gates keep at least float32: with fewer digits they would not learn."""
         before = [value.data for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._recent = Recent()
         for value, was in zip(self._digits(), before, strict=True):
             if value.dtype in (torch.float16, torch.bfloat16):
                 value.data = was.to(value.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.compiler import compile
+from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Role
 from tnmars.layer.module import TNModule

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.files import unique, write_bytes
-from tnmars.spec.model_file import START
+from tnmars.spec.nodes import START
 
 VERSION = 1
 DTYPES = {
