@@ -124,20 +124,18 @@ def _graph(candidate: Candidate, site: Site, rank: int | None, options: dict[str
         raise TnmarsError(
             Problem(text, "Give rank=8, or a graph or a spec file, which have ranks. Nothing was changed.")
         )
-    given = {**families.GIVEN.get(candidate.label, {}), **options}
-    return families.of_layer(
-        candidate.label, layer.kind, layer.inside, layer.outside, kernel=layer.kernel, rank=rank, options=own, **given
-    )
+    given = {**families.GIVEN.get(candidate.label, {}), **options, "kernel": layer.kernel, "groups": layer.groups}
+    return families.of_layer(candidate.label, layer.kind, layer.inside, layer.outside, rank=rank, options=own, **given)
 
 
 def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
-    """A compiled layer whose weight is zero: in every term, one core with outputs is."""
+    """A compiled layer whose weight is zero: in every term one core is, with outputs if there are any."""
     weight = site.layer.weight
     made = compile(graph, selector=selector, device=weight.device, dtype=weight.dtype)
     outside = {mode.name for mode in graph.of_role(Role.OUT)}
     with torch.no_grad():
         for term in graph.terms:
-            last = [core.name for core in term.cores if outside & set(core.edges)][-1]
+            last = max(reversed(term.cores), key=lambda core: bool(outside & set(core.edges))).name
             made.cores.get(graph.qualified(term, last)).zero_()
     return made
 
