@@ -268,7 +268,7 @@ def _graphs(dense: DenseLayer, chosen: Sequence[str] | None) -> tuple[list[tuple
     found: dict[object, tuple[list[str], Graph]] = {}
     refused: dict[str, str] = {}
     for name in names:
-        own = {"kernel": dense.kernel, "groups": dense.groups, "options": dense.options}
+        own: dict[str, Any] = {"kernel": dense.kernel, "groups": dense.groups, "options": dense.options}
         try:
             graph = families.of_layer(
                 name, dense.kind, dense.inside, dense.outside, rank=1, **families.GIVEN.get(name, {}), **own
