@@ -137,3 +137,21 @@ def test_grouped_convolutions_are_adapted_and_merged(groups: int) -> None:
     assert not torch.allclose(after, before)
     tnmars.merge_adapters_(model)
     assert torch.allclose(model(x), after, atol=1e-4)
+
+
+def test_a_tied_weight_is_changed_in_the_merged_layer_only() -> None:
+    torch.manual_seed(0)
+    words = nn.Embedding(9, 6)
+    head = nn.Linear(6, 9, bias=False)
+    head.weight = words.weight
+    model = nn.Sequential(words, head)
+    index = torch.arange(9)
+    tnmars.adapter_(model, {"1": "lowrank"}, rank=2)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.requires_grad:
+                value.normal_()
+    vectors, after = words(index), model(index)
+    tnmars.merge_adapters_(model)
+    assert torch.equal(words(index), vectors)
+    assert torch.allclose(model(index), after, atol=1e-5)

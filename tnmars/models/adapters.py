@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isfinite
 from typing import Any
 
@@ -143,7 +144,8 @@ def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
 def merge_adapters_(model: nn.Module) -> nn.Module:
     """The model given, whose adapters are added to the weights of their layers, which take their places again.
 
-    Parameters stay frozen. An adapter with gates is merged as it computes in `eval()`.
+    Parameters stay frozen. An adapter with gates is merged as it computes in `eval()`. A weight that other layers have
+    too, such as a tied embedding, gets a copy of its own in this layer: the others compute as before.
 
     Args:
         model: A model that `adapter_` changed.
@@ -165,10 +167,13 @@ def merge_adapters_(model: nn.Module) -> nn.Module:
     found = {name: part for name, part in model.named_modules(remove_duplicate=False) if isinstance(part, Adapted)}
     if not found:
         raise TnmarsError("the model has no adapter: adapter_ puts them in.")
+    holders = Counter(id(value) for part in model.modules() for value in part._parameters.values())
     with torch.no_grad():
         for adapted in dict.fromkeys(found.values()):
             dense = eval_weight(adapted.delta)
             base: Any = adapted.base
+            if holders[id(base.weight)] > 1:
+                base.weight = nn.Parameter(base.weight.clone(), requires_grad=base.weight.requires_grad)
             base.weight += adapted.scale * (dense.T if is_transposed(base) else dense)
     for name, adapted in found.items():
         model.set_submodule(name, adapted.base)
