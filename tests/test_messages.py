@@ -71,7 +71,7 @@ def _wide() -> str:
 
 CALLS: dict[str, Callable[[], object]] = {
     # spec: what a file of a few lines cannot show
-    "file_too_large": lambda: loads("#" * 1_000_001),
+    "file_too_large": lambda: loads("#" * 16_000_001),
     "file_too_many_nodes": lambda: loads("a: [" + "x, " * 150_000 + "]"),
     "file_too_many_axes": lambda: loads(_wide()),
     "file_not_there": lambda: tnmars.load("no/such.yaml"),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import tnmars
+from tnmars.spec.model_file import START
 from tnmars.store import container
 from tnmars.store.container import Container
 
@@ -139,11 +140,11 @@ def sealed(about: str | Mapping[str, Any], table: str | Mapping[str, Any], body:
     inner = about if isinstance(about, str) else json.dumps(about)
     outer = table if isinstance(table, str) else json.dumps(table)[1:-1]
     rest = f',"tnmars":{json.dumps(inner)}}}{"," if outer else ""}{outer}}}'.encode()
-    size = 8 + len(container.START) + 64 + len(container.MIDDLE) + 16 + 1 + len(rest) + len(body)
-    text = container.START + b"0" * 64 + container.MIDDLE + b"%016d" % size + b'"' + rest
+    size = 8 + len(START) + 64 + len(container.MIDDLE) + 16 + 1 + len(rest) + len(body)
+    text = START + b"0" * 64 + container.MIDDLE + b"%016d" % size + b'"' + rest
     data = len(text).to_bytes(8, "little") + text + body
     digest = hashlib.sha256(data).hexdigest().encode()
-    at = 8 + len(container.START)
+    at = 8 + len(START)
     return data[:at] + digest + data[at + 64 :]
 
 

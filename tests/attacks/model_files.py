@@ -95,7 +95,7 @@ def forged() -> Iterator[tuple[str, bytes, str]]:
     yield "spec_with_code", with_spec("G1:", f'"{CODE}":'), "identifier|name"
     yield "spec_of_another_shape", with_spec("in: {i1: 3", "in: {i1: 6000"), r"6000|6,000"
     yield "spec_that_is_a_number", with_layer(spec=7), "spec"
-    yield "spec_that_is_large", with_layer(spec="# " + "x" * 1_100_000), "bytes"
+    yield "spec_that_is_large", with_layer(spec="# " + "x" * 16_000_000), "bytes"
     yield "no_layers", changed(good, lambda header, _: header.update(layers=3)), "layers|damaged"
     twice = changed(good, lambda header, _: header["layers"].append(layer(header)))
     yield "layer_twice", twice, "twice"

@@ -38,7 +38,7 @@ SPECS: dict[str, tuple[str | bytes, str]] = {
     "brackets": ("[" * 900_000, "levels deep"),
     "indents": ("".join(f"{' ' * at}a:\n" for at in range(1300)), "levels deep"),
     "many_nodes": ("a: [" + "x," * 400_000 + "x]", "nodes"),
-    "many_bytes": ("# " + "x" * 1_100_000, "bytes"),
+    "many_bytes": ("# " + "x" * 16_000_000, "bytes"),
     "code_as_core": (GOOD.replace("A:", f'"{CODE}":'), NAME),
     "code_as_bond": (GOOD.replace("{r: 2}", f'{{"{CODE}": 2}}'), NAME),
     "code_as_mode": (GOOD.replace("{i: 4}", f'{{"{CODE}": 4}}'), NAME),

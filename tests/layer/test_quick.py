@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import tnmars
-from tnmars import Graph, TNModule
+from tnmars import Graph, ShapeError, TNModule
 from tnmars.layer import module, quick
 from tnmars.layer.quick import ordinary
 
@@ -167,6 +167,8 @@ def test_other_cores_are_seen_at_once() -> None:
         assert not torch.equal(layer(x), before)
         assert torch.equal(layer(x), by_the_general_path(layer, x))
     layer.double()
+    with pytest.raises(ShapeError, match="dtype"):
+        layer(x)
     assert oracle.error(layer(x.double()), by_the_general_path(layer, x.double())) == 0
 
 
@@ -262,3 +264,33 @@ def test_images_keep_their_layout_on_the_fast_path(name: str, general: list[str]
     assert not general, "the second pass takes the fast path"
     assert torch.equal(first, again)
     assert again.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_setting_that_is_changed_later_is_heeded(general: list[str]) -> None:
+    layer = tnmars.compile(LINEAR, selector=tnmars.Mars())
+    (x,) = inputs_of(LINEAR)
+    layer(x)
+    general.clear()
+    layer.open_only = True
+    layer(x)
+    assert general, "only the general path looks at which slices are open"
+
+
+def test_the_shape_is_remembered_anew_in_another_dtype(general: list[str]) -> None:
+    layer = tnmars.compile(LINEAR)
+    (x,) = inputs_of(LINEAR)
+    layer(x)
+    layer.double()
+    layer(x.double())
+    general.clear()
+    layer(x.double())
+    assert not general
+
+
+@pytest.mark.parametrize("form", ["compact", "fast"])
+def test_frozen_layers_keep_the_layout_of_images(form: str) -> None:
+    graph = tnmars.families.cp("conv", inputs=(6,), outputs=(5,), kernel=(3, 2, 1), rank=4)
+    layer = tnmars.freeze(tnmars.compile(graph, batch=2, image=8), form)
+    x = torch.randn(2, 6, 5, 5, 5).contiguous(memory_format=torch.channels_last_3d)
+    with torch.no_grad():
+        assert all(layer(x).is_contiguous(memory_format=torch.channels_last_3d) for _ in range(2))

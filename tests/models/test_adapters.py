@@ -119,3 +119,39 @@ def test_mistakes_change_nothing() -> None:
         tnmars.merge_adapters_(net)
     assert all(value.requires_grad for value in net.parameters())
     assert type(net[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_grouped_convolutions_are_adapted_and_merged(groups: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 8, 3, groups=groups))
+    x = torch.randn(2, 8, 6, 6)
+    before = model(x)
+    tnmars.adapter_(model, rank=2)
+    assert torch.equal(model(x), before)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.requires_grad:
+                value.normal_()
+    after = model(x)
+    assert not torch.allclose(after, before)
+    tnmars.merge_adapters_(model)
+    assert torch.allclose(model(x), after, atol=1e-4)
+
+
+def test_a_tied_weight_is_changed_in_the_merged_layer_only() -> None:
+    torch.manual_seed(0)
+    words = nn.Embedding(9, 6)
+    head = nn.Linear(6, 9, bias=False)
+    head.weight = words.weight
+    model = nn.Sequential(words, head)
+    index = torch.arange(9)
+    tnmars.adapter_(model, {"1": "lowrank"}, rank=2)
+    with torch.no_grad():
+        for value in model.parameters():
+            if value.requires_grad:
+                value.normal_()
+    vectors, after = words(index), model(index)
+    tnmars.merge_adapters_(model)
+    assert torch.equal(words(index), vectors)
+    assert torch.allclose(model(index), after, atol=1e-5)

@@ -105,12 +105,12 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         "'fc*' matches no layer of the model.\n  Layers that could be meant: 0, 2.\nNothing was changed.",
     ),
     "a pattern that matches what cannot be decomposed": (
-        nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, 2)),
-        {"data": torch.randn(99, 4, 4, 4), "budget": "2x", "rules": {"0": "tucker2"}},
+        nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Flatten(), nn.Linear(16, 2)),
+        {"data": torch.zeros(99, 4, dtype=torch.int64), "budget": "2x", "rules": {"0": "tt"}},
         PatternError,
         (
-            "'0' matches only layers that cannot be decomposed: '0': it has 4 groups; only groups=1 is supported.\n"
-            "Nothing was changed."
+            "'0' matches only layers that cannot be decomposed: '0': it has the option max_norm, which is not "
+            "supported.\nNothing was changed."
         ),
     ),
     "a model without layers": (
@@ -123,13 +123,13 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         ),
     ),
     "a model with refused layers only": (
-        nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)),
-        {"data": torch.randn(99, 4, 4, 4), "budget": "2x"},
+        nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)),
+        {"data": torch.zeros(99, 4, dtype=torch.int64), "budget": "2x"},
         TnmarsError,
         (
             "the model has no layer that can be decomposed.\n"
             "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can. "
-            "'0': it has 4 groups; only groups=1 is supported."
+            "'0': it has the option max_norm, which is not supported."
         ),
     ),
     "NaN in the data": (MODEL, {"data": BAD, "budget": "2x"}, TnmarsError, "batch 3 of the data has NaN in input 1."),

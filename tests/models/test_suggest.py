@@ -121,3 +121,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.output.startswith("family"), done.output
     done = CliRunner().invoke(cli, ["suggest", "net:build", "--key", "fc", *some])
     assert "the model has no layer 'fc'" in str(done.exception)
+
+
+def test_grouped_convolutions_have_families_too() -> None:
+    torch.manual_seed(0)
+    found = tnmars.suggest(nn.Conv2d(8, 8, 3, groups=4, bias=False), 100, families=["lowrank", "cp"])
+    assert len(found.entries) == 2 and all(entry.parameters <= 100 and entry.error < 1.0 for entry in found.entries)

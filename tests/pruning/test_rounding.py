@@ -122,3 +122,13 @@ def test_what_is_no_multiple_is_refused(wrong: Any) -> None:
     with pytest.raises(TnmarsError, match=r"round_to is .*\. Nothing was changed\.\n  Give a number such as 8"):
         tnmars.prune_(layer, round_to=wrong)
     assert layer.graph is before
+
+
+@pytest.mark.parametrize("cut", [tnmars.prune, tnmars.prune_])
+def test_slices_of_your_own_are_not_rounded_up_while_gates_stay(cut) -> None:
+    """The gates of the added slices may be open."""
+    graph = tnmars.families.lowrank("linear", inputs=(16,), outputs=(16,), rank=12)
+    layer = tnmars.compile(graph, selector=tnmars.Mars(), warn=False)
+    with pytest.raises(tnmars.TnmarsError, match=r"gates may be open(.|\n)*Leave keep_gates out"):
+        cut(layer, keep={"": {"r": (0, 1, 2)}}, round_to=8, keep_gates=True)
+    assert layer.graph.bonds["r"].size == 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 import tnmars
 from tnmars.errors import CheckpointError, TnmarsError
-from tnmars.store import container
+from tnmars.store import container, loading, optimizer, random_states
 from tnmars.store.container import Container
 
 GRAPH = tnmars.families.tt("linear", inputs=(3, 2), outputs=(2, 4), rank=4)
@@ -115,6 +116,129 @@ def test_no_forged_header_changes_half_of_a_run(written: tuple[Path, Container])
             assert str(error).endswith("Nothing was changed.") or isinstance(error, CheckpointError), (at, junk)
             assert run.state() == before, (at, junk)
     assert refused > cases(4000) // 3
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "exp_avg": (
+        lambda header: header["optimizer"]["state"]["1.weight"].update(exp_avg=3),
+        "the optimizer of the file fails on parameter '1.weight'",
+    ),
+    "step": (
+        lambda header: header["optimizer"]["state"]["1.weight"].pop("step"),
+        "fails on parameter '1.weight': KeyError 'step'",
+    ),
+    "swapped": (
+        lambda header: header["optimizer"]["state"]["1.weight"].update(step={"$tuple": []}),
+        "fails on parameter '1.weight'",
+    ),
+    "betas": (
+        lambda header: header["optimizer"]["groups"][0]["settings"].update(betas=[]),
+        r"the optimizer of the file has betas \[\], but it should be like \(0.9, 0.999\)",
+    ),
+    "lr": (lambda header: header["optimizer"]["groups"][0]["settings"].update(lr="x"), "has lr 'x', but"),
+    "large": (lambda header: header["optimizer"]["groups"][0]["settings"].update(eps=10**30), "has eps 1000"),
+    "negative": (lambda header: header["optimizer"]["groups"][0]["settings"].update(lr=-1.0), "Invalid learning rate"),
+    "gamma": (lambda header: header["lr_scheduler"]["state"].update(gamma="x"), "the lr_scheduler of the file has gam"),
+    "base_lrs": (lambda header: header["lr_scheduler"]["state"].update(base_lrs=[None]), "has base_lrs"),
+    "method": (lambda header: header["lr_scheduler"]["state"].update(get_lr=3), "has 'get_lr', which is not part of"),
+    "optimizer": (lambda header: header["lr_scheduler"]["state"].update(optimizer=3), "has 'optimizer', which is not"),
+}
+"""Files that were loaded, and failed at the next step."""
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_what_would_fail_at_the_next_step_is_refused(case: str, written: tuple[Path, Container]) -> None:
+    path, held = written
+    change, text = FORGED[case]
+    forged(path, held, change)
+    run = Run()
+    before = run.state()
+    with pytest.raises(TnmarsError, match=text) as caught:
+        tnmars.load_checkpoint(path, *run.parts)
+    assert str(caught.value).endswith("Nothing was changed.")
+    assert run.state() == before
+    run.step()
+
+
+def test_a_state_of_another_shape_is_refused(written: tuple[Path, Container]) -> None:
+    path, held = written
+    name = "optimizer.state.1.weight.exp_avg"
+    container.write(path, Container(held.header, {**held.tensors, name: torch.zeros(2, 7)}))
+    run = Run()
+    with pytest.raises(TnmarsError, match=r"'exp_avg' of '1.weight' has shape \(2, 7\), but the parameter \(2, 8\)"):
+        tnmars.load_checkpoint(path, *run.parts)
+
+
+OPTIMIZERS: tuple[tuple[type[torch.optim.Optimizer], dict[str, Any]], ...] = (
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.Adam, {"fused": True}),
+    (torch.optim.AdamW, {"foreach": True, "betas": [0.5, 0.6]}),
+    (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
+    *((kind, {}) for kind in (torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam)),
+    *((kind, {}) for kind in (torch.optim.RAdam, torch.optim.Rprop, torch.optim.ASGD, torch.optim.Adafactor)),
+)
+
+
+@pytest.mark.parametrize(("kind", "settings"), OPTIMIZERS)
+def test_every_optimizer_of_torch_resumes(
+    kind: type[torch.optim.Optimizer], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    def after(run: Run) -> list[float]:
+        torch.manual_seed(1)
+        run.optimizer.zero_grad()
+        run.step()
+        return [float(value.detach().sum()) for value in run.model.parameters()]
+
+    first, second = Run(), Run()
+    for run in (first, second):
+        run.optimizer = kind(run.model.parameters(), **settings)
+        run.decay = torch.optim.lr_scheduler.StepLR(run.optimizer, 3)
+    first.step()
+    if settings == {"lr": 0.1}:
+        first.optimizer.param_groups[0]["momentum"] = 0.9  # there are no buffers yet, and SGD makes them
+    tnmars.save_checkpoint(tmp_path / "a", *first.parts)
+    tnmars.load_checkpoint(tmp_path / "a", *second.parts)
+    assert after(first) == after(second)
+
+
+@pytest.mark.parametrize("at", ["apply", "load_", "set_"])
+def test_an_interrupted_load_is_complete(
+    at: str, written: tuple[Path, Container], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle: what is loaded is what an undisturbed call loads."""
+    path, _ = written
+    quiet, run = Run(), Run()
+    tnmars.load_checkpoint(path, *quiet.parts)
+    place: Any = {"apply": loading.Loading, "load_": optimizer, "set_": random_states.RandomStates}[at]
+    original = getattr(place, at)
+
+    def interrupted(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return original(*args)
+
+    monkeypatch.setattr(place, at, interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tnmars.load_checkpoint(path, *run.parts)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for mine, other in zip(run.model.state_dict().values(), quiet.model.state_dict().values(), strict=True):
+        assert mine.equal(other)
+    assert run.optimizer.state_dict().__repr__() == quiet.optimizer.state_dict().__repr__()
+    assert run.schedule.state_dict() == quiet.schedule.state_dict()
+    assert torch.get_rng_state().equal(container.read(path).tensors["random.torch"])
+
+
+def test_the_message_about_a_random_state_is_short(written: tuple[Path, Container]) -> None:
+    path, held = written
+    forged(path, held, lambda header: header["random"]["python"]["$tuple"][1]["$tuple"].append("x"))
+    with pytest.raises(CheckpointError) as caught:
+        tnmars.load_checkpoint(path, *Run().parts)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("kind", [list, dict])

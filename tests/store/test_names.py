@@ -11,6 +11,7 @@ from torch import nn
 
 import tnmars
 from tnmars.errors import GraphError, TnmarsError
+from tnmars.spec.nodes import MAX_BYTES
 
 COPIES = """
 tnmars: 1
@@ -34,6 +35,31 @@ def test_many_copies_are_saved_written_and_read(tmp_path: Path) -> None:
     back = tnmars.load_into(nn.Identity(), tmp_path / "a")
     x = torch.randn(2, 8)
     assert back.graph == graph and torch.equal(back(x), layer(x))
+
+
+def test_many_copies_with_long_names_too(tmp_path: Path) -> None:
+    long = {name: name * 56 for name in "ABr"}
+    inside = f"{{copies: 3000, bonds: {{{long['r']}: 2}}, cores: {{{long['A']}: [i, {long['r']}], "
+    text = "tnmars: 1\nkind: linear\nmodes: {in: {i: 3}, out: {o: 2}}\nterms:\n  t: "
+    graph = tnmars.loads(f"{text}{inside}{long['B']}: [{long['r']}, o]}}}}\n")
+    tnmars.save_spec(graph, tmp_path / "a.yaml")
+    assert (tmp_path / "a.yaml").stat().st_size > 1_000_000
+    assert tnmars.load(tmp_path / "a.yaml") == graph
+    layer = tnmars.compile(graph, batch=4)
+    tnmars.save(layer, tmp_path / "a")
+    assert tnmars.load_into(nn.Identity(), tmp_path / "a").graph == graph
+
+
+def test_the_longest_spec_is_read() -> None:
+    """As many terms, parts and axes as the rules allow, all with names of the greatest length."""
+    modes = [f"m{at:_>99}" for at in range(22)]
+    sizes = ", ".join(f"{name}: 1" for name in modes)
+    cores = f"{{{'C' * 100}: [{', '.join(modes[:11])}], {'D' * 100}: [{', '.join(modes[11:])}]}}"
+    text = f"tnmars: 1\nkind: tensor\nmodes: {{free: {{{sizes}}}}}\nterms:\n  {'t' * 96}: "
+    graph = tnmars.loads(f"{text}{{copies: 4545, cores: {cores}}}\n")
+    written = tnmars.dump(graph)
+    assert 10_000_000 < len(written) < MAX_BYTES
+    assert tnmars.loads(written) == graph
 
 
 @pytest.mark.parametrize("what", ["core", "bond", "mode", "term"])

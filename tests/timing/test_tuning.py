@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 from kit import square
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
@@ -285,3 +286,13 @@ def test_a_layer_that_torch_does_not_have_has_no_ratio() -> None:
 def test_a_layer_on_the_meta_device_is_not_timed(places: list[dict[str, Any]]) -> None:
     assert names(tnmars.compile(square(), batch=8, tune=True, device="meta"))
     assert not places
+
+
+def test_under_a_mode_that_looks_at_operations_nothing_is_timed(places: list[dict[str, Any]]) -> None:
+    layer = tnmars.compile(square(2), batch=4, tune=True)
+    known = len(places)
+    with FlopCounterMode(display=False), torch.no_grad():
+        layer(torch.randn(77, layer.in_features))
+    with FakeTensorMode():
+        tnmars.compile(square(4), batch=4, tune=True)
+    assert len(places) == known

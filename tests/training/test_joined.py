@@ -154,9 +154,9 @@ def test_gates_sampled_at_once_are_those_that_each_layer_samples(selector: tnmar
     values = list(model.parameters())
     wanted = torch.autograd.grad(model(x).square().sum(), values, allow_unused=True)
     with tnmars.sampled(model) as same:
-        assert same is model and all(layer.masks.held is not None for layer in model)
+        assert same is model and all(layer.masks.sampled is not None for layer in model)
         loss = model(x).square().sum()
-    assert all(layer.masks.held is None for layer in model)
+    assert all(layer.masks.sampled is None for layer in model)
     for found, each in zip(torch.autograd.grad(loss, values, allow_unused=True), wanted, strict=True):
         torch.testing.assert_close(found, each, rtol=1e-10, atol=1e-12)
 
@@ -173,26 +173,60 @@ def test_a_block_takes_the_gates_of_now_and_leaves_other_layers_alone() -> None:
     assert not torch.equal(before, after)
     model[0].eval()
     with tnmars.sampled(model):
-        assert model[0].masks.held is None and model[1].masks.held is not None
+        assert model[0].masks.sampled is None and model[1].masks.sampled is not None
         torch.testing.assert_close(model(x), model(x))
     only = chain(open_only=True)
     with tnmars.sampled(only), tnmars.sampled(tnmars.compile(GRAPH)):
-        assert all(layer.masks.held is None for layer in only)
+        assert all(layer.masks.sampled is None for layer in only)
     with pytest.raises(KeyError), tnmars.sampled(model):
         raise KeyError
-    assert all(layer.masks.held is None for layer in model)
+    assert all(layer.masks.sampled is None for layer in model)
 
 
 def test_a_block_in_a_block_changes_nothing() -> None:
     model = chain()
     with tnmars.sampled(model):
-        held = [layer.masks.held for layer in model]
+        held = [layer.masks.sampled for layer in model]
         with tnmars.sampled(model):
-            assert all(layer.masks.held is gates for layer, gates in zip(model, held, strict=True))
-        assert all(layer.masks.held is gates for layer, gates in zip(model, held, strict=True))
+            assert all(layer.masks.sampled is gates for layer, gates in zip(model, held, strict=True))
+        assert all(layer.masks.sampled is gates for layer, gates in zip(model, held, strict=True))
 
 
 def test_layers_are_grouped_by_equal_selectors() -> None:
     model = [layer_of(GRAPH, Mars()), layer_of(GRAPH, Mars(pi=0.5)), layer_of(GRAPH, Mars())]
     groups = joined.grouped(model)
     assert groups is not None and [len(group) for group in groups] == [2, 1]
+
+
+def test_a_layer_that_is_evaluated_in_the_block_rounds_its_gates() -> None:
+    torch.manual_seed(0)
+    graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(6,), rank=4)
+    model = nn.Sequential(tnmars.compile(graph, selector=tnmars.Mars()), tnmars.compile(graph, selector=tnmars.Mars()))
+    x = torch.randn(3, 6)
+    wanted = model.eval()(x)
+    model.train()
+    with tnmars.sampled(model):
+        sampled = model(x)
+        assert torch.equal(model.eval()(x), wanted)
+        assert torch.equal(model.train()(x), sampled)
+
+
+class Dearer(tnmars.Mars):
+    """Not a dataclass: it has a setting that its class does not compare."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        object.__setattr__(self, "factor", factor)
+
+    def charge_all(self, *given):
+        return super().charge_all(*given) * self.factor
+
+    def charge(self, *given):
+        return super().charge(*given) * self.factor
+
+
+def test_selectors_with_settings_of_their_own_are_told_apart() -> None:
+    graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(6,), rank=4)
+    layers = [tnmars.compile(graph, selector=Dearer(factor)) for factor in (1.0, 100.0)]
+    together = tnmars.penalty(nn.Sequential(*layers))
+    assert torch.allclose(together, sum(tnmars.penalty(layer) for layer in layers))

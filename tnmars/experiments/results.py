@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 from tnmars.experiments import idx
 from tnmars.experiments.catalog import EXPERIMENTS, Experiment
-from tnmars.experiments.jobs import network_name
+from tnmars.experiments.jobs import network_name, record_name
 from tnmars.experiments.speeds import measure, run_folder, with_speeds
 from tnmars.experiments.tables import Record, expanded, markdown, records, summary
 from tnmars.experiments.targets import HEAD, judged
@@ -43,11 +43,13 @@ def collected(name: str, folder: Path, *, data: str | None = None, epochs: int |
 
 
 def _listed(name: str, folder: Path, epochs: int | None) -> list[Record]:
-    """The records of runs with this number of epochs, by variant and seed; none of variants that are no more."""
+    """The records of runs with this number of epochs, by variant and seed. Raises `TnmarsError`."""
     known = (*EXPERIMENTS[name].variants, *EXPERIMENTS[name].more)
-    listed = [
-        record for record in records(name, folder) if record.get("epochs") == epochs and record["variant"] in known
-    ]
+    listed = [record for record in records(name, folder) if record.get("epochs") == epochs]
+    for record in listed:
+        if record["variant"] not in known:
+            text = f"a {record_name(record['seed'])} is of variant '{record['variant']}', which {name} does not have."
+            raise TnmarsError(Problem(f"{folder}: {text}", "Remove it, or move it elsewhere."))
     return sorted(listed, key=lambda record: (known.index(record["variant"]), record["seed"]))
 
 

@@ -146,8 +146,9 @@ def weight_modes(graph: Graph) -> list[str]:
     return [name for axis in graph.weight_axes for name in axis]
 
 
-def plain(layer: Any, target: str) -> TNModule:
-    """The layer, if its cores are all that there is. Raises `TnmarsError`."""
+def plain(layer: Any, target: str, *, groups: bool = False) -> TNModule:
+    """The layer, if its cores are all that there is; `groups` says whether the other side has groups. Raises
+    `TnmarsError`."""
     if not isinstance(layer, TNModule):
         raise TnmarsError(f"{type(layer).__name__} is not a compiled layer of tnmars.")
     if layer.masks is not None:
@@ -155,6 +156,12 @@ def plain(layer: Any, target: str) -> TNModule:
     if layer.graph.padding:
         hint = "Choose modes whose product is the size, or take layer.dense()."
         raise TnmarsError(Problem(f"the layer has padding, which {target} does not have.", hint))
+    if layer.graph.of_role(Role.GROUP) and not groups:
+        raise TnmarsError(Problem(f"the layer has groups, which {target} does not have.", "Take layer.dense()."))
+    border = dict(layer.graph.options).get("padding_mode", "zeros")
+    if border != "zeros":
+        text = f"the layer has padding_mode '{border}', which {target} does not have."
+        raise TnmarsError(Problem(text, "Pad the images yourself, and compile the layer without padding."))
     return layer
 
 

@@ -127,7 +127,7 @@ def to_quimb(layer: TNModule) -> Any:
     """
     check_arguments(to_quimb, locals())
     quimb = library("quimb.tensor", EXTRA)
-    layer = plain(layer, "quimb")
+    layer = plain(layer, "quimb", groups=True)
     graph = layer.graph
     if len(graph.terms) != 1:
         text = f"the graph is a sum of {plural(len(graph.terms), 'term')}, but a network of quimb is one product."

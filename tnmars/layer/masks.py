@@ -38,6 +38,8 @@ class Masks(nn.Module):
     """The number of steps that each gate has been shut, where a schedule counts them."""
     held: tuple[Tensor, ...] | None = None
     """Gates that are used instead of a sample while an estimator tries them; see `tnmars.gate_gradient_`."""
+    sampled: tuple[Tensor, ...] | None = None
+    """The sample of the gates, if it was drawn together with those of other layers; see `tnmars.sampled`."""
 
     _checked: list[tuple[int, int]] | None = None
     """The logits that were last found to be finite, each with the number of its changes."""
@@ -108,13 +110,20 @@ class Masks(nn.Module):
         """Whether gates are sampled now, rather than rounded as `prune` does."""
         return self.training or self.selector.sample_in_eval
 
+    @property
+    def draws_itself(self) -> bool:
+        """Whether the coming pass samples gates, rather than taking those that it was given."""
+        return self.is_drawn and self.held is None and self.sampled is None
+
     def forward(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The gates of each bond, in the order of `sizes`: sampled while training, else as `prune` leaves them.
 
-        Gates that are `held` come first, in either mode.
+        Gates that are `held` come first, in either mode; then, while training, those that are `sampled` already.
         """
         if self.held is not None:
             return self.held
+        if self.sampled is not None and self.is_drawn:
+            return self.sampled
         if not self.is_drawn:
             self._check_logits(logits)
             pairs = zip(self.keep(logits), self.rounded(logits), strict=True)

@@ -229,7 +229,7 @@ class TNModule(Shell):
             if type(x) is Tensor and not x.is_nested and is_eager():
                 key = (x.shape, torch.is_grad_enabled())
                 ready = self._recent.get(key) or self._remember(x, key)
-                if ready is not None and x.dtype is ready.dtype and ready.cores is self._modules["cores"]:
+                if ready is not None and x.dtype is ready.dtype and ready.fits(self):
                     output = ready(x) if ready.gating is None or ready.gating.fits(self._modules) else None
                     if output is not None:
                         return output
@@ -282,6 +282,7 @@ class TNModule(Shell):
         """As in `nn.Module`, but gates stay real and at least float32: with fewer digits they would not learn."""
         before = [value.data for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._recent = Recent()
         for value, was in zip(self._digits(), before, strict=True):
             if value.dtype not in (torch.float32, torch.float64):
                 value.data = was.to(value.device)

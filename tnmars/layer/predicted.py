@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from math import prod
 
+from tnmars.graph.counts import count
 from tnmars.layer.code import MODES
 from tnmars.layer.module import TNModule
 from tnmars.program.against_dense import Comparison, against_dense
@@ -59,8 +60,9 @@ def _slower_text(layer: TNModule) -> str:
     fixes = ["lower the ranks", "give the batch that you use (batch=...)"]
     if "infer" in slow:
         fixes.append("ship it with tnmars.freeze(model, 'fast'), which may take the dense weight")
+    saved = "It saves memory, not time. " if count(graph).cores < count(graph).dense else ""
     return (
         f"the layer {graph.kind} {graph.signature} is predicted to be slower than torch's own at batch "
-        f"{batch}: {'; '.join(figures)}. It saves memory, not time. To change that, {', or '.join(fixes)}. "
+        f"{batch}: {'; '.join(figures)}. {saved}To change that, {', or '.join(fixes)}. "
         "compile(..., warn=False) turns this warning off; tune=True measures instead of estimating."
     )

@@ -95,6 +95,10 @@ class Ready:
         places = tuple(map(cores.place, code.cores))
         return cls(code, is_whole, x.dtype, cores, places, layer._parameters, rows is x, gating)
 
+    def fits(self, layer: nn.Module) -> bool:
+        """Whether a layer still has the cores, and takes all slices of its bonds."""
+        return self.cores is layer._modules["cores"] and not layer.__dict__["open_only"]
+
     def __call__(self, x: Tensor) -> Tensor | None:
         """The output. None if torch has parametrized one of the parameters."""
         gating = self.gating

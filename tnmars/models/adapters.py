@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isfinite
 from typing import Any
 
@@ -126,20 +127,18 @@ def _graph(candidate: Candidate, site: Site, rank: int | None, options: dict[str
         raise TnmarsError(
             Problem(text, "Give rank=8, or a graph or a spec file, which have ranks. Nothing was changed.")
         )
-    given = {**families.GIVEN.get(candidate.label, {}), **options}
-    return families.of_layer(
-        candidate.label, layer.kind, layer.inside, layer.outside, kernel=layer.kernel, rank=rank, options=own, **given
-    )
+    given = {**families.GIVEN.get(candidate.label, {}), **options, "kernel": layer.kernel, "groups": layer.groups}
+    return families.of_layer(candidate.label, layer.kind, layer.inside, layer.outside, rank=rank, options=own, **given)
 
 
 def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
-    """A compiled layer whose weight is zero: in every term, one core with outputs is."""
+    """A compiled layer whose weight is zero: in every term one core is, with outputs if there are any."""
     weight = site.layer.weight
     made = compile(graph, selector=selector, device=weight.device, dtype=weight.dtype)
     outside = {mode.name for mode in graph.of_role(Role.OUT)}
     with torch.no_grad():
         for term in graph.terms:
-            last = [core.name for core in term.cores if outside & set(core.edges)][-1]
+            last = max(reversed(term.cores), key=lambda core: bool(outside & set(core.edges))).name
             made.cores.get(graph.qualified(term, last)).zero_()
     return made
 
@@ -147,7 +146,8 @@ def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
 def merge_adapters_(model: nn.Module) -> nn.Module:
     """The model given, whose adapters are added to the weights of their layers, which take their places again.
 
-    Parameters stay frozen. An adapter with gates is merged as it computes in `eval()`.
+    Parameters stay frozen. An adapter with gates is merged as it computes in `eval()`. A weight that other layers have
+    too, such as a tied embedding, gets a copy of its own in this layer: the others compute as before.
 
     Args:
         model: A model that `adapter_` changed.
@@ -170,10 +170,13 @@ def merge_adapters_(model: nn.Module) -> nn.Module:
     found = {name: part for name, part in model.named_modules(remove_duplicate=False) if isinstance(part, Adapted)}
     if not found:
         raise TnmarsError("the model has no adapter: adapter_ puts them in.")
+    holders = Counter(id(value) for part in model.modules() for value in part._parameters.values())
     with torch.no_grad():
         for adapted in dict.fromkeys(found.values()):
             dense = eval_weight(adapted.delta)
             base: Any = adapted.base
+            if holders[id(base.weight)] > 1:
+                base.weight = nn.Parameter(base.weight.clone(), requires_grad=base.weight.requires_grad)
             base.weight += adapted.scale * (dense.T if is_transposed(base) else dense)
     for name, adapted in found.items():
         model.set_submodule(name, adapted.base)

@@ -10,7 +10,20 @@ from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
 
-_COMPILED = ("selector", "open_only", "init", "batch", "image", "tune", "optimizer", "model", "warn", "device", "dtype")
+_COMPILED = (
+    "selector",
+    "open_only",
+    "init",
+    "batch",
+    "image",
+    "memory_format",
+    "tune",
+    "optimizer",
+    "model",
+    "warn",
+    "device",
+    "dtype",
+)
 """The keywords that `compile` takes; all others go to the family."""
 
 Sizes = int | tuple[int, ...]

@@ -270,9 +270,11 @@ def _graphs(dense: DenseLayer, chosen: Sequence[str] | None) -> tuple[list[tuple
     found: dict[object, tuple[list[str], Graph]] = {}
     refused: dict[str, str] = {}
     for name in names:
-        given = {**families.GIVEN.get(name, {}), "rank": 1, "options": dense.options}
+        own: dict[str, Any] = {"kernel": dense.kernel, "groups": dense.groups, "options": dense.options}
         try:
-            graph = families.of_layer(name, dense.kind, dense.inside, dense.outside, kernel=dense.kernel, **given)
+            graph = families.of_layer(
+                name, dense.kind, dense.inside, dense.outside, rank=1, **families.GIVEN.get(name, {}), **own
+            )
         except TnmarsError as error:
             refused[name] = error.problems[0].text
             continue

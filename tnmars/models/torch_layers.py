@@ -112,11 +112,16 @@ def _transposed(layer: Any) -> DenseLayer | str:
     if type(layer).forward is not base.forward:
         return f"{type(layer).__name__} has a forward method of its own"
     weight, view = _views.get(layer, (None, None))
-    if weight is not layer.weight or view is None:
+    if weight is not layer.weight or view is None or not _is_view(view, layer.weight):
         view = layer.weight.T
         _views[layer] = layer.weight, view
     inside, outside = layer.weight.shape
     return DenseLayer("linear", inside, outside, (), {"bias": True}, view, layer.bias)
+
+
+def _is_view(view: Tensor, weight: Tensor) -> bool:
+    """Whether a view shows what a weight holds now: `model.double()` and `model.to()` give parameters other data."""
+    return (view.data_ptr(), view.dtype, view.device) == (weight.data_ptr(), weight.dtype, weight.device)
 
 
 TORCH_LAYERS: dict[type[nn.Module], Callable[[Any], DenseLayer | str]] = {

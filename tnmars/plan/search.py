@@ -160,9 +160,11 @@ class Search:
         """
         shared = a & b
         depth = self._summed(shared, members)
+        # the first operand may have hundreds of labels: its volume is computed once, and the others are made from it
+        rest = self._volume(a) // self._volume(shared)
         if not depth:
-            return self._product(0, self._volume(a | b) * rows * places, 1, 1)
-        batch, high = self._volume(shared ^ depth) * rows, self._volume(a ^ shared) * places
+            return self._product(0, rest * self._volume(b) * rows * places, 1, 1)
+        batch, high = self._volume(shared ^ depth) * rows, rest * places
         return self._product(self._volume(depth), batch, high, self._volume(b ^ shared))
 
     def _product(self, depth: int, batch: int, high: int, wide: int) -> float:

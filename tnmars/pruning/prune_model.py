@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.arguments import check_arguments
 from tnmars.decomposing.rewritten import cores_after
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
 from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
@@ -89,6 +89,7 @@ def prune(
         (2, 3)
     """
     check_arguments(prune, locals(), but=("round_to",))
+    _check_rounding(round_to, keep_gates, (keep, ranks, energy))
     chosen, forms = to_keep(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
     merges = simplify and not keep_gates
@@ -147,6 +148,7 @@ def prune_(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "
             "changed.\n  Cut the model inside, prune_(model.module, ...), and wrap it again."
         )
+    _check_rounding(round_to, keep_gates, (keep, ranks, energy))
     chosen, forms = to_keep(model, keep, ranks, energy)
     if forms and optimizer is not None:
         text = (
@@ -163,6 +165,13 @@ def prune_(
     changes = apply(cuts, outside(model, cuts))
     if optimizer is not None:
         replace_in_(optimizer, changes)
+
+
+def _check_rounding(round_to: int | str | None, keep_gates: bool, given: Sequence[object]) -> None:
+    """Refuses to round up slices that the user chose while gates stay: the gates of those added may be open."""
+    if round_to is not None and keep_gates and any(value is not None for value in given):
+        text = "round_to with keep_gates adds slices whose gates may be open, so the model would not compute the same."
+        raise TnmarsError(Problem(f"{text} Nothing was changed.", "Leave keep_gates out, or let the gates decide."))
 
 
 class LayerCut:

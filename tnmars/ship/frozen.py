@@ -59,7 +59,7 @@ class FrozenLayer(Shell):
         """What follows from graph and form, and is not stored."""
         self._code = code(self.form)
         self._fits = fitting(self.graph)
-        self._is_whole = not self._code.chunk
+        self._is_whole = not self._code.chunk and self._code.layout is None
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: the form as plain data, but no code."""

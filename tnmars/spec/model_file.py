@@ -14,6 +14,8 @@ from tnmars.spec.reader import loads
 
 MAX_HEADER = 200_000_000
 """The largest header that is read, in bytes."""
+MAX_VALUES = 3_000_000
+"""The largest number of values in it. Each takes up to a hundred bytes of memory, but may be two bytes of a file."""
 
 
 def is_model_file(path: str | Path) -> bool:
@@ -34,9 +36,13 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
             length = int.from_bytes(stream.read(8), "little")
             if length > MAX_HEADER:
                 raise ValueError(f"its header claims {length:,} bytes")
-            table = json.loads(stream.read(length), object_pairs_hook=unique)
+            head = stream.read(length)
+        values = sum(map(head.count, (b",", b"[", b"{")))
+        if values > MAX_VALUES:
+            raise ValueError(f"its header has {values:,} values")
+        table = json.loads(head, object_pairs_hook=unique)
         about = json.loads(table["__metadata__"]["tnmars"], object_pairs_hook=unique)
-        specs = {_name(entry): entry["spec"] for entry in about["layers"]}
+        specs = unique([(_name(entry), entry["spec"]) for entry in about["layers"]])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SpecError(f"{path}: is damaged: {type(error).__name__} {error}.") from None
     if not specs:

@@ -10,6 +10,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import yaml
 
@@ -17,9 +18,12 @@ from tnmars.errors import Place, Problem
 
 START = b'{"__metadata__":{"tnmars.digest":"'
 """What follows the first eight bytes of a saved model, which hold the length of its header."""
-MAX_BYTES = 1_000_000
+MAX_BYTES = 16_000_000
 MAX_NODES = 150_000
-"""Enough for every graph that the rules allow: 10,000 modes, bonds and cores with 100,000 axes in total."""
+"""Enough for every graph that the rules allow: 10,000 modes, bonds and cores with 100,000 axes in total.
+
+So are the bytes, if all of these have names of 100 letters: what `save_spec` writes can be read.
+"""
 MAX_DEPTH = 32
 MAX_DIRECTIVES = 10
 """The number of lines that may start with '%'; the parser compares each with all before it."""
@@ -96,8 +100,9 @@ def parse(data: bytes) -> tuple[Node, list[Problem]]:
 
 def _is_tab(text: str, place: Place) -> bool:
     """Whether the line up to a place is an indent with a tab in it."""
-    lines = _LINE_END.split(text)
-    before = lines[place.line - 1][: place.column] if place.line <= len(lines) else ""
+    ends = islice(_LINE_END.finditer(text), place.line - 2, None) if place.line > 1 else iter(())
+    start = next((end.end() for end in ends), 0)
+    before = text[start : start + place.column]
     return "\t" in before and not before.strip()
 
 
@@ -142,8 +147,10 @@ def _decode(data: bytes) -> str:
 
 
 def _place_after(text: str) -> Place:
-    lines = _LINE_END.split(text)
-    return Place(len(lines), len(lines[-1]) + 1)
+    line, start = 1, 0
+    for end in _LINE_END.finditer(text):  # a list of all lines would take many times the memory of the text
+        line, start = line + 1, end.end()
+    return Place(line, len(text) - start + 1)
 
 
 def _compose(events: Iterator[yaml.Event], problems: list[Problem]) -> Node:

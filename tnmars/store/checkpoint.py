@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -25,18 +25,21 @@ from tnmars.graph.parts import is_int
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
 from tnmars.select.base import is_number
+from tnmars.spec.nodes import shorten
 from tnmars.store import optimizer as optimizers
-from tnmars.store import random_states
+from tnmars.store import random_states, trial
 from tnmars.store.container import Container, is_whole, read, write
 from tnmars.store.model import MODEL, contents, prepare, stored
 from tnmars.store.plain import decode, encode
 from tnmars.store.random_states import RandomStates
+from tnmars.store.undo import uninterrupted
 from tnmars.training.schedule import MaskSchedule
 
 OPTIMIZER = "optimizer."
 TORCH = "random.torch"
 
 
+@runtime_checkable
 class HasState(Protocol):
     """What a learning-rate scheduler offers."""
 
@@ -165,18 +168,20 @@ def load_checkpoint(
     loading = prepare(model, stored(held), str(source))
     saved = _saved(held, str(source))
     problems = [
-        *optimizers.problems(optimizer, saved.optimizer, model, loading.prefixes, loading.parameters),
+        *optimizers.problems(
+            optimizer, saved.optimizer, model, loading.prefixes, loading.parameters, loading.held.tensors
+        ),
         *_pairs(saved, {"schedule": schedule, "lr_scheduler": lr_scheduler}),
     ]
     if problems:
         raise TnmarsError([*problems, Problem("Nothing was changed.")], source=str(source))
-    with _loaded(lr_scheduler, saved.lr_state, str(source)):
+    with uninterrupted(), optimizers.kept(optimizer), _loaded(lr_scheduler, saved.lr_state, str(source)):
         loaded = loading.apply()
-    optimizers.load_(optimizer, saved.optimizer, loaded)
-    if schedule is not None:
-        schedule.model = loaded if schedule.model is model else schedule.model
-        _load_schedule(schedule, saved.schedule or {})
-    saved.random.set_()
+        optimizers.load_(optimizer, saved.optimizer, loaded)
+        if schedule is not None:
+            schedule.model = loaded if schedule.model is model else schedule.model
+            _load_schedule(schedule, saved.schedule or {})
+        saved.random.set_()
     return Resumed(loaded, saved.position, saved.extra)
 
 
@@ -285,6 +290,13 @@ def _pairs(saved: _Saved, given: Mapping[str, object]) -> Iterator[Problem]:
             yield Problem(f"{has} has {name}, which {lacks}.", f"Give {name}=... exactly if it was given to save.")
         elif name == "lr_scheduler" and value is not None and saved.lr_kind != type(value).__name__:
             yield Problem(f"the lr_scheduler is {type(value).__name__}, but {saved.lr_kind} in the file.")
+        elif isinstance(value, HasState):
+            live = value.state_dict()
+            yield from trial.unlike(saved.lr_state, live, "the lr_scheduler")
+            # a scheduler of torch takes each entry as an attribute, which must not hide its methods or its optimizer
+            for key in saved.lr_state:
+                if key not in live and hasattr(value, key):
+                    yield Problem(f"the lr_scheduler of the file has '{shorten(key)}', which is not part of its state.")
 
 
 def _load_schedule(schedule: MaskSchedule, state: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.files import unique, write_bytes
+from tnmars.spec.nodes import START
 
 VERSION = 1
 DTYPES = {
@@ -45,7 +46,6 @@ DTYPES = {
 }
 KINDS = {name: kind for kind, name in DTYPES.items()}
 METADATA = "__metadata__"
-START = b'{"__metadata__":{"tnmars.digest":"'
 MIDDLE = b'","tnmars.bytes":"'
 DIGITS, LENGTH = 64, 16
 """The letters of a digest, and the digits of the file's length after it."""

@@ -7,7 +7,9 @@ the ones that the optimizer was made for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,9 +18,12 @@ from torch import Tensor, nn
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
 from tnmars.layer.distributed import whole
 from tnmars.spec.nodes import shorten
+from tnmars.store import trial
 from tnmars.store.plain import decode, encode
 
 Optimizer = torch.optim.Optimizer
+MOST = 3
+"""How many parameters of a group are reported that a step fails on."""
 
 
 def to_json(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -92,15 +97,31 @@ def _joined(entries: Mapping[str, Any], where: str, tensors: Mapping[str, Tensor
 
 
 def problems(
-    optimizer: Optimizer, saved: Saved, model: nn.Module, compiled: tuple[str, ...], after: frozenset[str]
+    optimizer: Optimizer,
+    saved: Saved,
+    model: nn.Module,
+    compiled: tuple[str, ...],
+    after: frozenset[str],
+    tensors: Mapping[str, Tensor],
 ) -> Iterator[Problem]:
     """What prevents loading; parameters whose names start with one of `compiled` may differ.
 
-    `after` has the names of all parameters that the model will have.
+    `after` has the names of all parameters that the model will have, and `tensors` their values.
     """
     kind = type(optimizer).__name__
     if kind != saved.kind:
         yield Problem(f"the optimizer is {kind}, but {shorten(saved.kind)} in the file.")
+    live = {
+        **optimizer.defaults,
+        **{key: value for group in optimizer.param_groups[:1] for key, value in group.items()},
+    }
+    device = next((value.device.type for group in optimizer.param_groups for value in group["params"]), "cpu")
+    for params, settings in saved.groups if kind == saved.kind else ():
+        wrong = list(trial.unlike(settings, live, "the optimizer"))
+        yield from wrong
+        if not wrong:
+            known = {name: tensors[name] for name in params if name in tensors}
+            yield from islice(trial.failures(optimizer, settings, saved.state, known, device), MOST)
     names = {value: name for name, value in model.named_parameters()}
     held = [names.get(value) for group in optimizer.param_groups for value in group["params"]]
     if None in held:
@@ -117,6 +138,22 @@ def problems(
         yield Problem(f"the optimizer of the file has {listing(sorted(strange))}, which the model does not have.")
     if len(set(trained)) < len(trained):
         yield Problem("the optimizer of the file has a parameter in two groups.")
+
+
+@contextmanager
+def kept(optimizer: Optimizer) -> Iterator[None]:
+    """Within the block an optimizer may change; if the block raises, its groups and state are again what they were."""
+    groups, state = [(group, dict(group)) for group in optimizer.param_groups], dict(optimizer.state)
+    try:
+        yield
+    except BaseException:
+        for group, inside in groups:
+            group.clear()
+            group.update(inside)
+        optimizer.param_groups[:] = [group for group, _ in groups]
+        optimizer.state.clear()
+        optimizer.state.update(state)
+        raise
 
 
 def load_(optimizer: Optimizer, saved: Saved, model: nn.Module) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tnmars.errors import CheckpointError
+from tnmars.spec.nodes import shorten
 from tnmars.store.plain import decode, encode
 
 GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -64,7 +65,8 @@ def from_json(states: object, generator: Tensor | None) -> RandomStates:
         torch.Generator().set_state(own)
         return RandomStates(python, state, own)
     except (AssertionError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
-        text = f"the random states of the file are not ones that tnmars writes: {type(error).__name__} {error}."
+        reason = f"{type(error).__name__} {shorten(str(error))}"
+        text = f"the random states of the file are not ones that tnmars writes: {reason}."
         raise CheckpointError(text) from None
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,12 +20,17 @@ def all_or_nothing(model: nn.Module) -> Iterator[None]:
     """Within the block a model may change; if the block raises, the model is again what it was before.
 
     Modules, parameters and buffers are remembered, not copied. Their values are copied only if code of the user's own
-    takes part in loading, because nothing else can fail once the shapes are known to fit.
+    takes part in loading, because nothing else can fail once the shapes are known to fit. Without copies a signal, such
+    as Ctrl-C, waits until the block ends.
     """
     before = [(module, type(module), _copied(module)) for module in model.modules()]
-    values = _values(model) if any(map(_has_own_code, model.modules())) else []
+    is_copied = any(map(_has_own_code, model.modules()))
+    values = _values(model) if is_copied else []
     try:
-        yield
+        with ExitStack() as stack:
+            if not is_copied:
+                stack.enter_context(uninterrupted())
+            yield
     except BaseException:
         for module, kind, held in before:
             module.__class__ = kind  # torch's parametrize gives a module a class of its own
@@ -35,6 +42,25 @@ def all_or_nothing(model: nn.Module) -> Iterator[None]:
             for value, copy in values:
                 value.copy_(copy)
         raise
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Within the block Ctrl-C and SIGTERM wait; what they do is done once it ends. In other threads nothing changes."""
+    waiting: list[tuple[int, Any]] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {int(number): handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in before:
+            signal.signal(number, lambda *call: waiting.append(call))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for received, frame in waiting:
+        before[received](received, frame)
 
 
 def _copied(module: nn.Module) -> dict[str, tuple[Any, Any]]:

@@ -110,6 +110,13 @@ def _operations(device: torch.device | str) -> Iterator[tuple[str, tuple[int, ..
         yield "gather", (rows * width,), partial(torch.nn.functional.embedding, index, table)
 
 
+HELD = {
+    *("item", "fresh_bytes", "large_bytes", "large_rate", "grad_call", "grouped"),
+    *("layer_call", "step_call", "parameter_call"),
+}
+"""The constants that no sample prices, so that timings say nothing about them."""
+
+
 def error(model: CostModel, found: Sequence[Sample]) -> float:
     """The mean squared error of the model's logarithm."""
     return sum((log(sample.price(model)) - log(sample.seconds)) ** 2 for sample in found) / len(found)
@@ -120,11 +127,7 @@ def fit(found: Sequence[Sample], start: CostModel | None = None, rounds: int = 3
     draw = random.Random(seed)
     shipped = best = start or CostModel()
     least = error(best, found)
-    names = [
-        entry.name
-        for entry in fields(CostModel)
-        if entry.name not in ("item", "fresh_bytes", "large_bytes", "large_rate", "grad_call", "grouped")
-    ]
+    names = [entry.name for entry in fields(CostModel) if entry.name not in HELD]
     for turn in range(rounds):
         spread = 0.5 * (1 - turn / rounds) + 0.02
         chosen = draw.sample(names, draw.choice((1, 1, 2, 3)))

@@ -20,7 +20,7 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.layer.code import LAYOUTS, code
 from tnmars.layer.forward import dense_layer, example_inputs
-from tnmars.layer.torch_state import is_plain
+from tnmars.layer.torch_state import is_undisturbed
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
 from tnmars.timing import records
@@ -103,11 +103,11 @@ def fastest(
     """The form that the clock prefers among the best few by estimate, then among sizes of its chunks.
 
     It may be called in the middle of a pass: it leaves the random state and autocast alone. While torch traces or
-    transforms, nothing can be timed, and the estimate decides. `inputs` are for the emitted code, by default random
-    ones; their layout in memory matters too. In mode `folded`, the dense weight is taken unless another form is clearly
-    faster.
+    transforms, or a mode such as `FakeTensorMode` is on, nothing can be timed, and the estimate decides. `inputs` are
+    for the emitted code, by default random ones; their layout in memory matters too. In mode `folded`, the dense weight
+    is taken unless another form is clearly faster.
     """
-    if not is_plain() or torch.device(device or "cpu").type == "meta":
+    if not is_undisturbed() or torch.device(device or "cpu").type == "meta":
         return forms[0]
     with _undisturbed(device) as place:
         place["dtype"] = dtype

@@ -99,10 +99,12 @@ def grouped(gated: Sequence[TNModule]) -> list[Group] | None:
             continue
         if any(type(value) is not nn.Parameter or is_sharded(value) for value in logits):
             return None
-        try:
-            key: object = (hash(masks.selector), masks.selector, logits[0].dtype, logits[0].device)
+        selector: object = masks.selector
+        try:  # all that a selector of the user's own has, not only what its class compares
+            settings: object = (type(selector), frozenset(vars(selector).items()))
         except TypeError:  # a setting that is a list
-            key = (id(masks.selector), logits[0].dtype, logits[0].device)
+            settings = id(selector)
+        key = (settings, logits[0].dtype, logits[0].device)
         groups.setdefault(key, []).append((layer, masks, logits))
     return list(groups.values())
 
@@ -186,19 +188,19 @@ def sampled(model: nn.Module) -> Iterator[nn.Module]:
     drawn = [
         layer
         for _, layer in layers(model)
-        if layer.masks is not None and layer.masks.is_drawn and layer.masks.held is None and not layer.open_only
+        if layer.masks is not None and layer.masks.draws_itself and not layer.open_only
     ]
     held: list[Masks] = []
     try:
         for group in grouped(drawn) or ():
             for masks, gates in _samples(group):
                 masks.watch()
-                masks.held = gates
+                masks.sampled = gates
                 held.append(masks)
         yield model
     finally:
         for masks in held:
-            masks.held = None
+            masks.sampled = None
 
 
 def _samples(group: Group) -> Iterator[tuple[Masks, tuple[Tensor, ...]]]:
