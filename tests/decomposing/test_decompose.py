@@ -30,6 +30,10 @@ KINDS = ("linear", "conv", "embedding", "map")
 FEW = 10 if THOROUGH else 2
 
 
+OUTSIDE = (tnmars.Role.GROUP, tnmars.Role.OUT)
+"""The roles of modes that outputs have; those of all groups are one axis."""
+
+
 def source_size(graph: Graph) -> int:
     """The length of the flat axis of what a weight is multiplied with."""
     return int(np.prod(graph.dense_shape)) // max(out_size(graph), 1)
@@ -38,7 +42,7 @@ def source_size(graph: Graph) -> int:
 def out_size(graph: Graph) -> int:
     if graph.rules.layout:
         return graph.out_features
-    return int(np.prod([mode.size for mode in graph.modes if mode.role is tnmars.Role.OUT]))
+    return int(np.prod([mode.size for mode in graph.modes if mode.role in OUTSIDE]))
 
 
 def loss(graph: Graph, difference: Tensor, metric: Metric) -> float:
@@ -58,7 +62,7 @@ def flattened(graph: Graph, weight: Tensor) -> np.ndarray:
         return weight.numpy().T
     if graph.kind == "map":
         roles = [mode.role for mode in graph.modes]
-        outs = [at for at, role in enumerate(roles) if role is tnmars.Role.OUT]
+        outs = [at for at, role in enumerate(roles) if role in OUTSIDE]
         ins = [at for at in range(len(roles)) if at not in outs]
         return weight.permute(*outs, *ins).reshape(out_size(graph), -1).numpy()
     return weight.reshape(weight.shape[0], -1).numpy()
