@@ -168,16 +168,16 @@ def _held(own: Sequence[Record]) -> str:
     rows = [["task", "model", "seeds", "ratio", "test, mean (range)"]]
     for (task, row, which), group in _groups(own, "task", "row", "which").items():
         if task in tasks:
-            name = {"untouched": "shrink", "fixed": "start ranks held", "dense": "dense table"}[row]
+            name = {"untouched": "shrink", "fixed": "start ranks held", "dense": "dense"}[row]
             rows.append(
                 [NETWORKS[task], f"{name}{_which(which)}", str(len(group)), _ratio(group), _spread(task, group)]
             )
     if len(rows) == 1:
         return ""
     text = """\
-**Texts.** The same network with its start ranks held, and with a dense table of words, trained in stages as long as
-those of the path. `last` is the model of the last stage, `best` the one with the best validation score, where it is
-another.
+**Models that keep their size.** The same network with its start ranks held, and a dense one (for texts, with a dense
+table of words), trained in stages as long as those of the path. `last` is the model of the last stage, `best` the one
+with the best validation score, where it is another.
 
 """
     return text + as_table(rows) + "\n"
