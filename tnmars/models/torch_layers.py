@@ -112,7 +112,7 @@ def _transposed(layer: Any) -> DenseLayer | str:
     if type(layer).forward is not base.forward:
         return f"{type(layer).__name__} has a forward method of its own"
     weight, view = _views.get(layer, (None, None))
-    if weight is not layer.weight or view is None or not _is_view(view, layer.weight):
+    if weight is None or weight is not layer.weight or view is None or not _is_view(view, weight):
         view = layer.weight.T
         _views[layer] = layer.weight, view
     inside, outside = layer.weight.shape
