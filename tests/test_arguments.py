@@ -264,6 +264,7 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
         family="tt", kind="conv", inside=4, outside=4, kernel=(3, 3), ways=2, groups=2, rank=2
     )
     calls["families.settings"] = lambda: dict(family="tt")
+    calls["families.known"] = lambda: dict(family="tt")
     for name in ("lint", "has_bounds", "too_large"):
         calls[f"lint.{name}"] = lambda: dict(graph=GRAPH)
     calls["lint.useful_size"] = lambda: dict(graph=GRAPH, term=TERM, bond="r")

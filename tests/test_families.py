@@ -608,7 +608,7 @@ def test_families_lists_every_public_function() -> None:
         families, lambda value: inspect.isfunction(value) and value.__module__ == "tnmars.families"
     )
     public = {name for name, _ in own if not name.startswith("_")}
-    assert public == {*FAMILIES, "settings", "of_layer"}
+    assert public == {*FAMILIES, "known", "of_layer", "settings"}
     assert all(FAMILIES[name].__doc__ for name in FAMILIES)
 
 

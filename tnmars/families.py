@@ -384,10 +384,11 @@ def of_layer(
     """
     check_arguments(of_layer, locals())
     count = SPLIT.get(family, 1) if ways is None else ways
-    return _known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
+    return known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
 
 
-def _known(family: str) -> Callable[..., Graph]:
+def known(family: str) -> Callable[..., Graph]:
+    """The function of a family. Raises `GraphError` if there is none of this name."""
     if not isinstance(family, str) or family not in FAMILIES:
         raise error(f"family '{family}' is not known.", f"Families: {', '.join(FAMILIES)}.{nearest(family, FAMILIES)}")
     return FAMILIES[family]
@@ -395,5 +396,5 @@ def _known(family: str) -> Callable[..., Graph]:
 
 def settings(family: str) -> dict[str, bool]:
     """The keywords that a family takes in addition to those of every weight, and whether each is required."""
-    parameters = inspect.signature(_known(family)).parameters.values()
+    parameters = inspect.signature(known(family)).parameters.values()
     return {one.name: one.default is one.empty for one in parameters if one.kind is one.KEYWORD_ONLY}

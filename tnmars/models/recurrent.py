@@ -11,7 +11,7 @@ from torch import nn
 
 from tnmars import families
 from tnmars.arguments import check_arguments
-from tnmars.errors import TnmarsError, nearest
+from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.factor import factor
 from tnmars.layer.init import check_place
@@ -217,11 +217,9 @@ def _family(name: str, inside: int, gates: int, hidden: int, *, ways: int | None
       bonds  r1=2 r2=2
       cores  G1[i1, o1, r1] G2[r1, i2, o2, r2] G3[r2, i3, o3]
     """
-    if name not in families.FAMILIES:
-        hint = f"Families: {', '.join(families.FAMILIES)}.{nearest(name, families.FAMILIES)}"
-        raise TnmarsError(f"family '{name}' is not known.\n  {hint}")
+    family = families.known(name)
     count = families.SPLIT.get(name, 1) if ways is None else ways
     if count == 1:
-        return families.FAMILIES[name]("linear", inputs=(inside,), outputs=(gates, hidden), **given)
+        return family("linear", inputs=(inside,), outputs=(gates, hidden), **given)
     inputs, outputs = (1, *factor(inside, count - 1)), (gates, *factor(hidden, count - 1))
-    return families.FAMILIES[name]("linear", inputs=inputs, outputs=outputs, **given)
+    return family("linear", inputs=inputs, outputs=outputs, **given)

@@ -20,7 +20,7 @@ from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.sweep import is_forest
 from tnmars.decomposing.tensors import with_sizes
-from tnmars.errors import Problem, TnmarsError, listing, nearest
+from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.parts import is_int
@@ -38,7 +38,6 @@ from tnmars.text.tables import aligned
 
 ROUNDS, WEIGHED, STARTS = 30, 8, 1
 """Rounds of least squares over the cores of a graph that is not a tree, the same in a metric, and random starts."""
-KINDS = ("linear", "conv", "embedding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,9 +263,7 @@ def _graphs(dense: DenseLayer, chosen: Sequence[str] | None) -> tuple[list[tuple
     """The graph of each family for a layer, families with the same graph together; and why others have none."""
     names = list(families.FAMILIES) if chosen is None else list(chosen)
     for name in names:
-        if name not in families.FAMILIES:
-            hint = f"Families: {listing(list(families.FAMILIES), 99)}.{nearest(name, families.FAMILIES)}"
-            raise TnmarsError(Problem(f"family '{name}' is not known.", hint))
+        families.known(name)
     found: dict[object, tuple[list[str], Graph]] = {}
     refused: dict[str, str] = {}
     for name in names:
