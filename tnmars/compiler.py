@@ -19,7 +19,7 @@ from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import Planner
 from tnmars.select.base import Selector
-from tnmars.timing.tuning import fastest
+from tnmars.timing.tuning import fastest, measured_ratios
 
 
 def compile(
@@ -61,8 +61,9 @@ def compile(
         optimizer: Where contraction paths come from: `"auto"`, one of opt_einsum's searches, or `"cotengra"`.
         model: The cost model that plans are chosen by; by default the calibrated one of this machine for the type of
             device.
-        warn: Whether to warn if the layer is predicted to be slower than torch's own at the nominal batch, for
-            inference or in training. It never warns of tables, nor of weights with fewer than 4,096 entries.
+        warn: Whether to warn if the layer is predicted, or with `tune` measured, to be slower than torch's own at the
+            nominal batch, for inference or in training. It never warns of tables, nor of weights with fewer than 4,096
+            entries.
         device: Where parameters live, as in torch's layers.
         dtype: The floating-point type of the parameters, as in torch's layers.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
@@ -110,7 +111,7 @@ def compile(
     planner = Planner(declared, model or machine_model(kind), batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:
-        warn_if_slower(layer, 3)
+        warn_if_slower(layer, 3, measured_ratios(layer))
     return layer
 
 

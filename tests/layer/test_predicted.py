@@ -83,6 +83,15 @@ def test_the_dense_layer_has_one_product_less_if_its_input_needs_no_gradient() -
     assert both[True].seconds == pytest.approx(estimate(form, MODEL, grad=True, batch=batch) + fixed)
 
 
+def test_the_dense_layer_has_as_many_groups() -> None:
+    """With eight groups torch's convolution has an eighth of the products."""
+    found = []
+    for groups in (1, 8):
+        layer = tnmars.Conv2d(128, 128, 3, padding=1, groups=groups, rank=4, model=MODEL, image=56, batch=8, warn=False)
+        found.append(predicted(layer)["infer"].dense_seconds)
+    assert 2 * found[1] < found[0]
+
+
 @settings(max_examples=cases(500))
 @given(graph=graphs(kinds=("linear", "conv", "embedding", "tensor", "map")), batch=st.sampled_from((1, 7, 300)))
 def test_every_layer_has_a_prediction_where_torch_has_a_layer(graph: Graph, batch: int) -> None:

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
+from tnmars.layer.predicted import predicted
 from tnmars.program import choice
 from tnmars.timing import records, tuning
 
@@ -254,6 +255,23 @@ def test_the_ratio_to_the_dense_layer_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert [measured(layer, mode, 256) for mode in ("train", "infer")] == [0.25, 0.25]
     assert measured(layer, "train", 64) is None
     assert measured(tnmars.compile(square(), batch=32), "train", 32) is None
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(1.0, False), (8.0, True)])
+def test_a_tuned_layer_is_judged_by_what_was_measured(
+    seconds: float, is_told: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Predicted slow and measured fast: silence. Predicted fast and measured slow: a warning."""
+    monkeypatch.setattr(tuning, "in_turns", lambda actions, **_: [seconds, *[4.0] * (len(actions) - 1)])
+    graph = tnmars.families.lowrank("linear", inputs=(256,), outputs=(256,), rank=4 if is_told else 250)
+    is_predicted = predicted(tnmars.compile(graph, batch=64, warn=False))["train"].ratio > 1.05
+    assert is_predicted != is_told
+    layer = tnmars.compile(graph, batch=64, tune=True)
+    row = tnmars.summary(layer).layers[0]
+    assert row.time_ratio == row.train_time_ratio == seconds / 4
+    told = [str(one.message) for one in recwarn]
+    assert len(told) == is_told
+    assert not is_told or "is slower than torch's own at batch 64: inference 2.00 times (measured)" in told[0]
 
 
 @pytest.mark.parametrize(

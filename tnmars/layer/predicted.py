@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from math import prod
 
 from tnmars.graph.counts import count
@@ -34,35 +35,42 @@ def predicted(layer: TNModule) -> dict[str, Comparison]:
     return found
 
 
-def warn_if_slower(layer: TNModule, level: int) -> None:
-    """Warns of a layer that is predicted to be slower than torch's own, at the place so many calls up.
+def warn_if_slower(layer: TNModule, level: int, measured: Mapping[str, float]) -> None:
+    """Warns of a layer that is slower than torch's own, at the place so many calls up.
+
+    What was measured, the time relative to torch's own by mode, counts in place of what is predicted.
 
     Not of a table: to copy a row of a plain one takes next to nothing, so that all others are slower.
     """
     graph = layer.graph
     if not graph.is_lookup and prod(graph.dense_shape) >= SMALL:
-        text = _slower_text(layer)
+        text = _slower_text(layer, measured)
         if text:
             warnings.warn(text, UserWarning, stacklevel=level)
 
 
-def _slower_text(layer: TNModule) -> str:
+def _slower_text(layer: TNModule, measured: Mapping[str, float]) -> str:
     """What is told of a layer; empty if it is not slower."""
-    graph, batch = layer.graph, layer.nominal
-    slow = {mode: told for mode, told in predicted(layer).items() if told.ratio > SLOWER}
+    graph = layer.graph
+    ratios = {mode: (told.ratio, _seconds(told)) for mode, told in predicted(layer).items()}
+    ratios |= {mode: (ratio, "measured") for mode, ratio in measured.items()}
+    slow = {mode: told for mode, told in ratios.items() if told[0] > SLOWER}
     if not slow:
         return ""
     names = {"infer": "inference", "train": "training"}
-    figures = [
-        f"{names[mode]} {told.ratio:.2f} times ({duration(told.seconds)} against {duration(told.dense_seconds)})"
-        for mode, told in sorted(slow.items())
-    ]
+    figures = [f"{names[mode]} {ratio:.2f} times ({how})" for mode, (ratio, how) in sorted(slow.items())]
     fixes = ["lower the ranks", "give the batch that you use (batch=...)"]
     if "infer" in slow:
         fixes.append("ship it with tnmars.freeze(model, 'fast'), which may take the dense weight")
     saved = "It saves memory, not time. " if count(graph).cores < count(graph).dense else ""
+    is_predicted = not measured.keys() >= slow.keys()
+    what = "predicted to be slower" if is_predicted else "slower"
     return (
-        f"the layer {graph.kind} {graph.signature} is predicted to be slower than torch's own at batch "
-        f"{batch}: {'; '.join(figures)}. {saved}To change that, {', or '.join(fixes)}. "
-        "compile(..., warn=False) turns this warning off; tune=True measures instead of estimating."
+        f"the layer {graph.kind} {graph.signature} is {what} than torch's own at batch "
+        f"{layer.nominal}: {'; '.join(figures)}. {saved}To change that, {', or '.join(fixes)}. "
+        f"compile(..., warn=False) turns this warning off{'; tune=True measures instead of estimating' * is_predicted}."
     )
+
+
+def _seconds(told: Comparison) -> str:
+    return f"{duration(told.seconds)} against {duration(told.dense_seconds)}"

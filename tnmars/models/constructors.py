@@ -9,6 +9,7 @@ from tnmars.arguments import check_arguments
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
+from tnmars.timing.tuning import measured_ratios
 
 _COMPILED = (
     "selector",
@@ -176,5 +177,5 @@ def _made(
     settings = {key: value for key, value in options.items() if key in _COMPILED}
     layer = compile(graph, **{**settings, "warn": False})
     if settings.get("warn", True):
-        warn_if_slower(layer, 4)
+        warn_if_slower(layer, 4, measured_ratios(layer))
     return layer

@@ -17,6 +17,7 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.program.base import Instruction, Site
 from tnmars.program.form import Form, dense_layer, estimate, seconds_of
+from tnmars.program.instructions import Dense
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,13 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, input_grad: b
         table = prod(graph.dense_shape)
         looked_up = prices.gather(model, batch * graph.out_features, grad=grad)
         return looked_up + model.elementwise(table, table) if grad else looked_up  # the gradient is a whole table
-    call = dense_layer(graph.dense_shape)
-    before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
-    site = Site((), before, {**before, **call.lengths((), graph.window, before)})
+    call, site = dense_call(graph, batch, image)
     spared = 0.5 * _backward(call, site, model) if grad and not input_grad else 0.0
     return seconds_of(call, site, model, grad) - spared
+
+
+def dense_call(graph: Graph, batch: int, image: int) -> tuple[Dense, Site]:
+    """The call of torch's own linear layer or convolution, and the lengths of its data axes."""
+    call = dense_layer(graph.dense_shape, graph.groups)
+    before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
+    return call, Site((), before, {**before, **call.lengths((), graph.window, before)})

@@ -23,6 +23,7 @@ from tnmars.layer.predicted import predicted
 from tnmars.program.expected import evaluate, pruned_macs
 from tnmars.text.numbers import number
 from tnmars.text.tables import aligned
+from tnmars.timing.tuning import measured_ratios
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class LayerSummary:
         batch: The nominal batch, which multiply-adds are for.
         macs: Multiply-adds without gradients.
         live_macs: The same if the layer were pruned now.
-        time_ratio: The estimated time of inference at the nominal batch, relative to torch's own layer; None if torch
-            has none.
+        time_ratio: The time of inference at the nominal batch relative to torch's own layer, measured if the layer is
+            tuned, else estimated; None if torch has no such layer.
         train_time_ratio: The same for a training step in which the input gets no gradient.
         is_rebuilt: Whether the layer is a parameter of another module (`tnmars.parametrize_`). Multiply-adds are then
             those that rebuild it, once a call, whatever the batch.
@@ -165,7 +166,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     left = _sizes_left(graph, live)
     shared = {core for core, value in parameters.items() if id(value) in held}
     macs = int(evaluate(layer.mac_terms(), sizes))
-    times = {mode: told.ratio for mode, told in predicted(layer).items()}
+    times = {mode: told.ratio for mode, told in predicted(layer).items()} | measured_ratios(layer)
     return LayerSummary(
         name=name,
         kind=graph.kind,

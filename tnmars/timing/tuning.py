@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.layer.code import LAYOUTS, code
+from tnmars.layer.code import LAYOUTS, MODES, code
 from tnmars.layer.forward import dense_layer, example_inputs
+from tnmars.layer.module import TNModule
 from tnmars.layer.torch_state import is_undisturbed
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
@@ -107,7 +108,7 @@ def fastest(
     for the emitted code, by default random ones; their layout in memory matters too. In mode `folded`, the dense weight
     is taken unless another form is clearly faster.
     """
-    if not is_undisturbed() or torch.device(device or "cpu").type == "meta":
+    if not _can_time(device):
         return forms[0]
     with _undisturbed(device) as place:
         place["dtype"] = dtype
@@ -121,16 +122,35 @@ def fastest(
     return forms[known.winner]
 
 
+def _can_time(device: torch.device | str | None) -> bool:
+    return is_undisturbed() and torch.device(device or "cpu").type != "meta"
+
+
 def measured_ratio(
     planner: Planner, mode: str, batch: int, *, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> float | None:
     """The measured time of a tuned plan relative to torch's own layer; None if it was not timed."""
+    if not _can_time(device):
+        return None
     forms = planner.candidates(mode, batch)
     with _undisturbed(device) as place:
         place["dtype"] = dtype
         inputs = _random_inputs(planner.graph, batch, planner.image, place, planner.channels_last)
     known = records.find(records.key_of(planner.graph, forms, mode, inputs, device, dtype))
     return known.ratio or None if known else None
+
+
+def measured_ratios(layer: TNModule) -> dict[str, float]:
+    """The measured times of a tuned layer at its nominal batch relative to torch's own layer, by mode."""
+    if layer.planner.decide is None or layer.is_rebuilt or not layer.graph.terms:
+        return {}
+    found = {}
+    for mode in MODES:
+        layer.plan(mode, layer.nominal)  # times it, unless that was done
+        ratio = measured_ratio(layer.planner, mode, layer.nominal, device=layer.device, dtype=layer.dtype)
+        if ratio is not None:
+            found[mode] = ratio
+    return found
 
 
 @contextmanager
