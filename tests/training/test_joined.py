@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import cases, graphs
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import tnmars
 from tnmars import Graph, Mars
+from tnmars.layer.module import layers
 from tnmars.program.expected import evaluate, parameter_terms
 from tnmars.training import joined, objective
 
@@ -28,6 +32,11 @@ def layer_of(graph: Graph, selector: tnmars.Selector, **settings: object) -> tnm
         for value in layer.logits():
             value.normal_()
     return layer
+
+
+def stack(selector: tnmars.Selector) -> nn.Sequential:
+    graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(6,), rank=4)
+    return nn.Sequential(*(layer_of(graph, selector) for _ in range(3)))
 
 
 def naive(layer: tnmars.TNModule) -> Tensor:
@@ -231,3 +240,31 @@ def test_selectors_with_settings_of_their_own_are_told_apart() -> None:
     layers = [tnmars.compile(graph, selector=Dearer(factor)) for factor in (1.0, 100.0)]
     together = tnmars.penalty(nn.Sequential(*layers))
     assert torch.allclose(together, sum(tnmars.penalty(layer) for layer in layers))
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_a_checkpointed_pass_in_a_block_has_the_same_gradients(is_reentrant: bool) -> None:
+    model = stack(tnmars.Mars())
+    x = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for run in (model, partial(checkpoint, model, use_reentrant=is_reentrant)):
+        model.zero_grad()
+        with tnmars.sampled(model):
+            run(x).square().sum().backward()
+        found.append([value.grad for value in model.parameters()])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_model_that_is_copied_in_a_block_samples_its_own_gates() -> None:
+    model = stack(tnmars.Mars())
+    x = torch.randn(8, 6, dtype=torch.float64)
+    with tnmars.sampled(model):
+        copied = copy.deepcopy(model)
+        inside = model(x)
+    torch.testing.assert_close(copied(x), inside)
+    with torch.no_grad():
+        for _, layer in layers(copied):
+            for value in layer.logits():
+                value.fill_(-30.0)
+    torch.testing.assert_close(model(x), inside)  # its gates are its own
+    assert not torch.allclose(copied(x), inside)

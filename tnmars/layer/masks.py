@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,10 @@ class Masks(nn.Module):
         self.register_buffer("drawn", torch.zeros((), device=device, dtype=torch.long))
         self.register_buffer("shut_for", torch.zeros(count, device=device, dtype=torch.long))
         self.register_buffer("unit", torch.ones((), device=device, dtype=torch.float64))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without gates that were given for one pass: a copy of the layer samples its own."""
+        return {**self.__dict__, "held": None, "sampled": None}
 
     @torch.no_grad()
     def reset_(self) -> None:

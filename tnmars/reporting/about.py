@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from tnmars import __version__
 from tnmars.layer.module import TNModule
 from tnmars.reporting.value import Rows
+from tnmars.timing.machine import processor
 
 
 def settings(before: TNModule, after: TNModule) -> Rows:
@@ -55,17 +55,7 @@ def versions(threads: int) -> Rows:
         ("opt_einsum", metadata.version("opt_einsum")),
         ("Python", platform.python_version()),
         ("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
-        ("processor", _processor()),
+        ("processor", processor()),
         ("torch threads", str(threads)),
         ("written", now.strftime("%Y-%m-%d %H:%M %Z")),
     )
-
-
-def _processor() -> str:
-    """The processor's name, if the system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"

@@ -2,8 +2,8 @@
 
 A record says which of some candidates won, and how long it took relative to torch's own layer. It belongs to the
 candidates with their estimates (and so to the graph, the cost model, the batch and the image), to the mode, the dtype,
-the device, the number of threads, the memory layout of the inputs, and the versions of tnmars and torch. A file that is
-damaged or cannot be written is no error: timings are then made again.
+the device, the number of threads, the memory layout of the inputs, the processor, and the versions of tnmars and torch.
+A file that is damaged or cannot be written is no error: timings are then made again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tnmars.files import make_folder, write_text
 from tnmars.graph import Graph
 from tnmars.plan.cost import cache_file
 from tnmars.program.form import Form
+from tnmars.timing.machine import processor
 
 SETTING = "TNMARS_TUNED"
 """The environment variable that turns the file off if it is `off`."""
@@ -126,7 +127,7 @@ def _digest(key: Key) -> str:
 
 def _machine() -> list[str]:
     capability = torch.backends.cpu.get_cpu_capability()
-    return [__version__, str(torch.__version__), platform.machine(), platform.processor(), capability, _device_name()]
+    return [__version__, str(torch.__version__), platform.machine(), processor(), capability, _device_name()]
 
 
 def _device_name() -> str:

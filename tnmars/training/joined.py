@@ -166,7 +166,8 @@ def sampled(model: nn.Module) -> Iterator[nn.Module]:
 
     Without it each layer samples its own gates in every pass, which takes a good part of a step if the model has many
     small layers. Within the block they are sampled in a few operations, from the same noise: gates differ at most in
-    their last digit. `backward` may be called in the block or after it, but only once, so use one block for each.
+    their last digit. `backward` may be called in the block or after it, but only once, so use one block for each. With
+    `torch.utils.checkpoint`, call it in the block: what is computed again needs the same gates.
 
     Changes of the logits and of the noise are seen in the next block. Layers that are in `eval()`, have no gates, or
     have `open_only=True` compute as always. Where the model is traced or sharded, all layers do.
