@@ -20,6 +20,7 @@ from tnmars.graph.counts import count
 from tnmars.layer.quick import ordinary
 from tnmars.program import choice
 from tnmars.ship import freezing
+from tnmars.ship import frozen as frozen_room
 from tnmars.ship.frozen import FrozenLayer
 from tnmars.timing import records, tuning
 
@@ -558,3 +559,23 @@ def test_an_image_that_is_too_small_takes_no_fast_path() -> None:
     assert frozen(torch.ones(1, 8, 3, 3)).shape == (1, 8, 1, 1)
     with pytest.raises(ShapeError, match="length 2 along spatial axis 2"):
         frozen(torch.ones(1, 8, 3, 2))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_forms_are_priced_for_the_layout_of_the_images(
+    layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the layer was compiled for it, or the example lies so."""
+    graph = tnmars.families.tucker2("conv", **SQUARE, ranks=(3, 3))
+    asked: list[bool] = []
+    make = frozen_room.choose_frozen
+
+    def noted(*given: object, channels_last: bool, **options: object) -> object:
+        asked.append(channels_last)
+        return make(*given, channels_last=channels_last, **options)
+
+    monkeypatch.setattr(frozen_room, "choose_frozen", noted)
+    tnmars.freeze(tnmars.compile(graph, memory_format=layout, warn=False), "fast")
+    x = torch.randn(2, 8, 9, 9).contiguous(memory_format=layout)
+    tnmars.freeze(tnmars.compile(graph, warn=False), "fast", example=x)
+    assert asked == [layout is torch.channels_last] * 2

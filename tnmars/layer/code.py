@@ -71,12 +71,12 @@ class Code:
         if self.chunk and inputs[0].shape[0] > self.chunk and not is_traced_whole():
             return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
         output = self.run(*inputs, *more)
-        if self.layout is not None and _lies_in(inputs[0], self.layout):
+        if self.layout is not None and lies_in(inputs[0], self.layout):
             return output.contiguous(memory_format=self.layout)
         return output
 
 
-def _lies_in(image: Tensor, layout: torch.memory_format) -> bool:
+def lies_in(image: Tensor, layout: torch.memory_format) -> bool:
     """Whether images lie in channels_last, and not in torch's usual order too, as those with one channel do.
 
     Under vmap torch does not tell.

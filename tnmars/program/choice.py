@@ -21,7 +21,7 @@ from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network
 from tnmars.plan.steps import flat, volume
 from tnmars.program.candidates import layer_forms, lookup_forms, price, weight_forms
-from tnmars.program.form import Form, estimate, peak
+from tnmars.program.form import Form, peak
 from tnmars.program.program import Program, homes, refold
 
 BATCHES = (1, 16, 128, 1024)
@@ -154,20 +154,28 @@ def _kept_rows(form: Form, batch: int, room: int) -> int:
 
 @lru_cache(maxsize=256)
 def choose_frozen(
-    graph: Graph, batch: int, model: CostModel, limit: float, image: int = 32, optimizer: str = "auto"
+    graph: Graph,
+    batch: int,
+    model: CostModel,
+    limit: float,
+    image: int = 32,
+    optimizer: str = "auto",
+    *,
+    channels_last: bool = False,
 ) -> tuple[Form, ...]:
     """Forms for inference with given cores, best first: what depends on cores alone is done once, and shipped.
 
     Their folded parts hold at most `limit` numbers, or else the cores themselves. Those that take too much memory are
-    last.
+    last. `channels_last` says whether images come so.
     """
     _check_size(graph)
     forms: dict[Program, Form] = {}
     for folded in (True, False):
-        for form in all_forms(graph, batch, Weighing(model, folded=folded), image, optimizer):
+        weighing = Weighing(model, folded=folded, channels_last=channels_last)
+        for form in all_forms(graph, batch, weighing, image, optimizer):
             ready = replace(form, program=refold(form.program, limit))
             if ready.program not in forms:
-                cost = estimate(ready, model, folded=True, batch=batch)
+                cost = price(ready, replace(weighing, folded=True), batch)
                 forms[ready.program] = replace(ready, cost=cost)
     return tuple(_ranked(graph, forms.values(), batch, image))
 

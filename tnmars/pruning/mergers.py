@@ -31,4 +31,5 @@ def planned_time(graph: Graph, planner: Planner) -> float:
     """The predicted seconds of inference for the nominal batch."""
     if not graph.terms:
         return 0.0
-    return choose(graph, planner.nominal, Weighing(planner.model), planner.image, planner.optimizer)[0].cost
+    weighing = Weighing(planner.model, channels_last=planner.channels_last)
+    return choose(graph, planner.nominal, weighing, planner.image, planner.optimizer)[0].cost

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
+from tnmars.layer.code import LAYOUTS, lies_in
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.memory import is_short, no_output
@@ -177,7 +178,10 @@ def frozen_layer(
         return FrozenTensor(layer)
     planner = layer.planner
     sizes = {"batch": batch or planner.nominal, "image": image or planner.image}
-    ranked = choose_frozen(layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, **sizes)
+    is_last = planner.channels_last if inputs is None else _comes_last(inputs)
+    ranked = choose_frozen(
+        layer.graph, model=planner.model, limit=limit, optimizer=planner.optimizer, channels_last=is_last, **sizes
+    )
     dense = next((each for each in ranked if has_weight(layer.graph, each)), None)
     if is_dense and dense is not None:
         return FrozenLayer(layer, dense)
@@ -185,8 +189,16 @@ def frozen_layer(
         is_sure = form == "compact" or dense is None or _is_surely_faster(layer, ranked[0], dense, **sizes)
         return FrozenLayer(layer, ranked[0] if is_sure or dense is None else dense)
     device, dtype = layer.device, layer.dtype
-    best = fastest_frozen(layer.graph, ranked, **sizes, device=device, dtype=dtype, inputs=inputs)
+    best = fastest_frozen(
+        layer.graph, ranked, **sizes, device=device, dtype=dtype, channels_last=is_last, inputs=inputs
+    )
     return FrozenLayer(layer, best)
+
+
+def _comes_last(inputs: tuple[Tensor, ...]) -> bool:
+    """Whether images come with channels innermost."""
+    layout = LAYOUTS.get(inputs[0].dim() - 2)
+    return layout is not None and lies_in(inputs[0], layout)
 
 
 def _is_surely_faster(layer: TNModule, form: Form, dense: Form, batch: int, image: int) -> bool:

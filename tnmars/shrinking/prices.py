@@ -83,12 +83,14 @@ class Prices:
         form, planner = self._form(name, graph), layer.planner
         if use.rows == 0:
             return total(measure(form, batch=1)).macs, 1e3 * estimate(form, planner.model)
-        frozen = choose_frozen(graph, use.rows, planner.model, inf, use.image, planner.optimizer)[0]
+        frozen = choose_frozen(
+            graph, use.rows, planner.model, inf, use.image, planner.optimizer, channels_last=planner.channels_last
+        )[0]
         return total(measure(form, batch=use.rows)).macs, 1e3 * frozen.cost
 
     def _form(self, name: str, graph: Graph) -> Form:
         planner, use = self.layers[name].planner, self.uses[name]
-        weighing = Weighing(planner.model)
+        weighing = Weighing(planner.model, channels_last=planner.channels_last)
         if (name, graph) not in self._forms:
             self._forms[name, graph] = (
                 choose(graph, use.rows, weighing, use.image, planner.optimizer)[0]

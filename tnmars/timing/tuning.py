@@ -248,6 +248,7 @@ def fastest_frozen(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    channels_last: bool = False,
     inputs: tuple[Tensor, ...] | None = None,
 ) -> Form:
     """The form that is fastest at inference with folded cores, among those whose memory is acceptable.
@@ -255,4 +256,5 @@ def fastest_frozen(
     The dense weight, if it is among them, is timed whatever its estimate, and taken unless another is clearly faster.
     """
     close = within_memory(graph, forms, batch, image)
-    return fastest(graph, close, batch, "folded", image, device=device, dtype=dtype, inputs=inputs)
+    given = {"device": device, "dtype": dtype, "channels_last": channels_last, "inputs": inputs}
+    return fastest(graph, close, batch, "folded", image, **given)
