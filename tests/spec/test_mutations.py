@@ -101,7 +101,7 @@ READ = 400
 LARGE = 2**22
 """Graphs with more entries, or outputs with more, are compiled without memory: what is compared is the shape."""
 WIDE = 8
-"""Convolutions that reach further than images of this side are compiled only."""
+"""Convolutions that reach further than images of this side, or pad more, are compiled only."""
 
 
 @pytest.mark.parametrize("batch", range(0, cases(20_000), READ))
@@ -124,7 +124,8 @@ def wrong(graph: Graph) -> str:
             tnmars.compile(graph)
         return ""
     is_large = prod(graph.dense_shape) > LARGE or count(graph).cores > LARGE
-    is_wide = graph.kind == "conv" and max(oracle.image_for(graph, (WIDE,) * graph.window.ndim)) > WIDE
+    reaches = [*oracle.image_for(graph, (WIDE,) * graph.window.ndim), *_padding(graph)] if graph.kind == "conv" else [0]
+    is_wide = max(reaches) > WIDE
     layer = oracle.compiled(graph, 4, dtype=torch.float64, device="meta" if is_large or is_wide else "cpu")
     if is_wide:
         return ""
@@ -139,6 +140,11 @@ def wrong(graph: Graph) -> str:
         oracle.error(layer.dense(), weight),
     )
     return "" if distance <= EXACT else f"differs by {distance}"
+
+
+def _padding(graph: Graph) -> list[int]:
+    given = dict(graph.options).get("padding", 0)
+    return [] if given == "same" else [*given] if isinstance(given, tuple) else [int(given)]
 
 
 def _wrong_shape(layer: tnmars.TNModule) -> str:

@@ -56,7 +56,7 @@ def naive(layer: tnmars.TNModule) -> Tensor:
     cost = evaluate(terms, sizes)
     if selector.price == "bic":
         return total + 0.5 * log(selector.samples) * cost
-    unit = evaluate(terms, full) / sum(full.values())
+    unit = evaluate(terms, full) / sum(full.values()) or 1.0  # a lookup may have no multiply-adds
     return total + log((1 - selector.pi) / selector.pi) * cost / unit - len(gates) * log(1 - selector.pi)
 
 

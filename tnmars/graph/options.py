@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.graph.kinds import BAGS, BORDERS, Kind, Option
-from tnmars.graph.parts import MAX_SIZE, as_int, is_int
+from tnmars.graph.parts import MAX_STRIDE, as_int, is_int
 
 OptionValue = int | str | tuple[int, ...]
 
@@ -20,13 +20,14 @@ def plain(value: object) -> object:
 
 
 def _axes_problem(option: Option, value: object, spatial: int, least: int) -> str:
-    if is_int(value, least, MAX_SIZE):
+    if is_int(value, least, MAX_STRIDE):
         return ""
-    if isinstance(value, (list, tuple)) and all(is_int(entry, least, MAX_SIZE) for entry in value):
+    if isinstance(value, (list, tuple)) and all(is_int(entry, least, MAX_STRIDE) for entry in value):
         if len(value) == spatial:
             return ""
         return f"option '{option.name}' has {plural(len(value), 'number')} for a kernel of {spatial} spatial axes."
-    return f"option '{option.name}' is {value!r}, but must be a whole number of at least {least}, or a list of them."
+    span = f"from {least} to {MAX_STRIDE:,}"
+    return f"option '{option.name}' is {value!r}, but must be a whole number {span}, or a list of them."
 
 
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 MAX_SIZE = 2**31 - 1
+MAX_STRIDE = 2**24
+"""The largest stride, dilation or padding. Torch computes sizes with 32 bits, wrongly where these are too few."""
 MAX_ENTRIES = 2**63 - 1
 MAX_DENSE = 2**900
 """The largest dense tensor that is planned, in entries; it need not be made. Costs stay below what a float holds."""

@@ -17,7 +17,7 @@ def average_price(graph: Graph, what: str, macs: Macs) -> float:
         return 1.0
     sizes = {name: bond.size for name, bond in graph.bonds.items()}
     terms = parameter_terms(graph) if what == "parameters" else macs()
-    return float(evaluate(terms, sizes)) / sum(sizes.values())
+    return float(evaluate(terms, sizes)) / sum(sizes.values()) or 1.0  # a table of one factor has no multiply-adds
 
 
 def slice_costs(graph: Graph, what: str, macs: Macs) -> list[float]:

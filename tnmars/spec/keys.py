@@ -10,6 +10,7 @@ from functools import cache
 
 from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, BORDERS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
+from tnmars.graph.parts import MAX_STRIDE
 from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
 from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
 from tnmars.spec.shape import Shape
@@ -23,8 +24,8 @@ OPTION_SHAPES: dict[str, Shape] = {
     "index": Whole(-(2**31), 2**31 - 1),
     "bag": Choice(BAGS),
     "border": Choice(BORDERS),
-    "axes": Either((Whole(1), ListOf(Whole(1), 1, 3))),
-    "padding": Either((Choice(("same", "valid")), Whole(0), ListOf(Whole(0), 1, 3))),
+    "axes": Either((Whole(1, MAX_STRIDE), ListOf(Whole(1, MAX_STRIDE), 1, 3))),
+    "padding": Either((Choice(("same", "valid")), Whole(0, MAX_STRIDE), ListOf(Whole(0, MAX_STRIDE), 1, 3))),
 }
 
 SETTINGS: dict[str, tuple[Shape, str, str]] = {
