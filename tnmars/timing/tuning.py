@@ -256,5 +256,5 @@ def fastest_frozen(
     The dense weight, if it is among them, is timed whatever its estimate, and taken unless another is clearly faster.
     """
     close = within_memory(graph, forms, batch, image)
-    given = {"device": device, "dtype": dtype, "channels_last": channels_last, "inputs": inputs}
-    return fastest(graph, close, batch, "folded", image, **given)
+    place: Place = {"device": device, "dtype": dtype}
+    return fastest(graph, close, batch, "folded", image, channels_last=channels_last, inputs=inputs, **place)
