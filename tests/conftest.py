@@ -6,9 +6,15 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 # Tensors in tests are tiny: threads only make them slower, and sums different from run to run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,3 +44,39 @@ def seeded() -> None:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+MEMORY = pytest.StashKey[dict[str, tuple[float, float]]]()
+"""The gigabytes that each worker took at most, and its largest child."""
+
+
+def _memory() -> tuple[float, float]:
+    """Gigabytes of this process and of its largest child, at most. A child starts with the size of its parent."""
+    unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
+    own, child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own / unit, child / unit
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the process that started it."""
+    if resource and hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["memory"] = _memory()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended; one that crashed has told nothing."""
+    if memory := getattr(node, "workeroutput", {}).get("memory"):
+        node.config.stash.setdefault(MEMORY, {})[node.gateway.id] = tuple(memory)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Prints the memory of all processes of the run together, as if each took its most at the same time."""
+    if not resource:
+        return
+    workers = config.stash.get(MEMORY, {})
+    own, child = _memory()
+    taken = {"main": (own, 0.0 if workers else child), **workers}  # the children of the first process are the workers
+    each = ", ".join(f"{name} {one:.2f} + {more:.2f} in a child" for name, (one, more) in taken.items())
+    total = sum(one + more for one, more in taken.values())
+    terminalreporter.write_line(f"peak memory: at most {total:.2f} GB together ({each})")

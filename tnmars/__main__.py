@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 
 
 def main() -> None:
     """Runs a command and exits, as `tnmars.cli.main` does. An interrupt while it is loaded has the same status, 130."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    try:
+        import signal
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop)
+    except KeyboardInterrupt:
+        _stop()
     from tnmars.cli import main as run
 
     run()
 
 
-def _stop(_: int, __: object) -> None:
+def _stop(*_: object) -> None:
     """Ends the process at once: an exception might be caught, or printed, by whatever is being imported."""
     try:
         os.write(2, b"interrupted\n")

@@ -272,3 +272,19 @@ def test_a_signal_during_the_first_imports_is_quiet(number: str, is_installed: b
         env={**os.environ, "PYTHONPATH": folders},
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_an_interrupt_before_signals_are_handled_is_quiet(is_installed: bool, tmp_path: Path) -> None:
+    """Handling signals needs a module of Python, and the interrupt comes while that is imported."""
+    (tmp_path / "signal.py").write_text("raise KeyboardInterrupt")
+    command = ["-c", entry_point()] if is_installed else ["-m", "tnmars"]
+    folders = os.pathsep.join([str(tmp_path), str(Path(cli.__file__).parents[2])])
+    done = subprocess.run(
+        [sys.executable, *command, "check", TT],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": folders},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")

@@ -15,7 +15,7 @@ from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, TOKENS, Labels, Network, spatial
 from tnmars.plan.steps import Convolve, Gather, Groups, Load, Multiply, Product, Spread, Step, Sum, volume
-from tnmars.plan.tree import Pair, Rows, Tree, bits, inside_out, leaves_of, members
+from tnmars.plan.tree import Pair, Rows, Tree, bits, inside_out, members
 
 Places = tuple[int, ...]
 """The lengths of the spatial axes at some point of a plan; empty if no taps are summed."""
@@ -25,6 +25,8 @@ Option = tuple[Labels, float, Callable[[], Step]]
 
 KEEP = 5
 """How many memory orders of an intermediate are kept."""
+MANY = 64
+"""An intermediate with more labels than this fits in no memory if each is at least 2 long: one order will do."""
 SHUFFLES = 4
 """How many orders of the rows or columns of one operand are tried."""
 SMALL = 1 << 16
@@ -64,7 +66,7 @@ class Layout:
         self.network = network
         self.is_grouped = is_grouped
         """Whether bonds that only the image has become groups where taps are summed, rather than part of the batch."""
-        self.sizes: Mapping[str, int] = {**network.size, **network.lengths(frozenset(network.inputs))}
+        self.sizes: Mapping[str, int] = {**network.size, **network.lengths(bits(network.inputs))}
         self.weighing = weighing
         self.model, self.grad = weighing.model, weighing.grad
         self._volumes: dict[Labels, int] = {}
@@ -89,8 +91,14 @@ class Layout:
         return not members(tree) & ~self._cores and (isinstance(tree, int) or not tree.has_rows)
 
     def try_best(self, tree: Tree) -> Way | None:
-        """The same, or None if the tree cannot be computed step by step, as when two cores share a kernel mode."""
-        return self.best(tree) if self.ways(tree) else None
+        """The same, or None if the tree cannot be computed step by step, as when two cores share a kernel mode.
+
+        Also None if it holds hundreds of open bonds at once, so that no float holds its time.
+        """
+        try:
+            return self.best(tree) if self.ways(tree) else None
+        except OverflowError:
+            return None
 
     def ways(self, tree: Tree) -> list[Way]:
         """The cheapest ways to have the result of a tree, one for each memory order."""
@@ -120,9 +128,9 @@ class Layout:
                     if order not in cheapest or (rank, total) < cheapest[order][:2]:
                         cheapest[order] = (rank, total, done, make)
         ranked = sorted(cheapest, key=lambda order: cheapest[order][:2])
-        chosen = ranked[:KEEP]
+        chosen = ranked[: KEEP if len(kept) <= MANY else 1]
         if self.inner and not any(order[-1:] == (self.inner,) for order in chosen):
-            chosen += [order for order in ranked[KEEP:] if order[-1:] == (self.inner,)][:1]
+            chosen += [order for order in ranked[len(chosen) :] if order[-1:] == (self.inner,)][:1]
         return [Way(make(), total, done) for _, total, done, make in map(cheapest.__getitem__, chosen)]
 
     def _kept(self, tree: Tree) -> frozenset[str]:
@@ -141,7 +149,7 @@ class Layout:
         """The lengths of the spatial axes of the result of a tree."""
         if not self.spatial:
             return ()
-        lengths = self.network.lengths(leaves_of(tree))
+        lengths = self.network.lengths(members(tree))
         places = tuple(lengths[label] for label in self.spatial)
         if places not in self._sizes:
             self._sizes[places] = {**self.sizes, **lengths}

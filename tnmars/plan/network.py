@@ -72,9 +72,10 @@ class Network:
         """The number of entries of a tensor with these labels."""
         return prod(self.size[label] for label in labels)
 
-    def lengths(self, members: frozenset[int]) -> dict[str, int]:
-        """The lengths of the spatial axes of the contraction of these leaves: taps that it has summed have acted."""
-        left = self.kept(members)
+    def lengths(self, members: int) -> dict[str, int]:
+        """The lengths of the spatial axes once these leaves, as bits, are contracted: summed taps have acted."""
+        having = {tap: self._holder_bits.get(tap, 0) for tap, _ in self.taps}
+        left = {tap for tap, leaves in having.items() if leaves & members and leaves & ~members}
         still = {axis for tap, axes in self.taps if tap in left for axis in axes}
         return {spatial(axis): span[axis not in still] for axis, span in enumerate(self.spans)}
 

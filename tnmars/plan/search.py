@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from math import prod
+from math import inf, prod
 
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import TOKENS, Network, spatial
-from tnmars.plan.tree import Pair, Tree, bits, members_of
+from tnmars.plan.tree import Pair, Rows, Tree, bits, inside_out, members_of
 
 MAX_SUBSETS = 400
 """If there are at most this many connected sets of cores, all are searched."""
@@ -39,7 +39,7 @@ class Search:
         self.weighing = weighing
         self.model = weighing.model
         self.cores = bits(network.cores)
-        self._sizes = list({**network.size, **network.lengths(frozenset(network.inputs))}.values())
+        self._sizes = list({**network.size, **network.lengths(bits(network.inputs))}.values())
         self._place = {label: at for at, label in enumerate(network.size)}
         self._leaves = [self._mask(leaf.labels) for leaf in network.leaves]
         self._final = self._mask((*network.output, *network.rows))
@@ -150,7 +150,7 @@ class Search:
 
     def _places(self, members: Members) -> int:
         """The number of output positions of a convolution of these leaves; 1 if no taps are summed."""
-        return prod(self.network.lengths(frozenset(members_of(members))).values()) if self._spatial else 1
+        return prod(self.network.lengths(members).values()) if self._spatial else 1
 
     def _price(self, a: Mask, b: Mask, members: Members, rows: int = 1, places: int = 1) -> float:
         """The estimated time of one contraction to some leaves, wherever its operands lie.
@@ -173,12 +173,28 @@ class Search:
         found = self._prices.get(key)
         if found is None:
             grad = self.weighing.grad
-            if not depth:
-                found = self.model.elementwise(batch, batch) * (3 if grad else 1)
-            else:  # the longer one last, which is the faster way
-                found = self.model.product(batch, key[2], key[3], depth, grad=grad)
+            try:
+                if not depth:
+                    found = self.model.elementwise(batch, batch) * (3 if grad else 1)
+                else:  # the longer one last, which is the faster way
+                    found = self.model.product(batch, key[2], key[3], depth, grad=grad)
+            except OverflowError:  # hundreds of open bonds
+                found = inf
             self._prices[key] = found
         return found
+
+    def price(self, tree: Tree) -> float:
+        """About the time of a tree, its images with all of their taps; infinite if no float holds it."""
+        total = 0.0
+        masks: list[Mask] = []
+        for part in inside_out(tree, ()):
+            if isinstance(part, Pair):
+                two, one = masks.pop(), masks.pop()
+                total += self._price(one, two, part.members)
+                masks.append((one | two) & ~self._summed(one & two, part.members))
+            elif not isinstance(part, Rows):
+                masks.append(self._left(1 << part))
+        return total
 
     @property
     def singles(self) -> list[Members]:
@@ -192,8 +208,11 @@ class Search:
             return []
         return [taps, *(part for part in self.singles if not part & taps)]
 
-    def spine(self, parts: Sequence[Members]) -> Tree:
-        """The cheapest order to push the only input through some of these parts, which are cores or made of several."""
+    def spine(self, parts: Sequence[Members], limit: float = inf) -> Tree | None:
+        """The cheapest order to push the only input through some of these parts, which are cores or made of several.
+
+        None if every order that is tried takes longer than `limit`.
+        """
         start = self.network.inputs[0]
         count = self.cores.bit_count()
         beam = max(BEAM[0], min(BEAM[1], TRIALS // (len(parts) * count)))
@@ -219,9 +238,11 @@ class Search:
                     inner, made = self.cheapest(part)
                     total += 0.0 if self.weighing.folded else inner
                     layer = layers[size + more]
-                    if members not in layer or total < layer[members][0]:
+                    if total < limit and (members not in layer or total < layer[members][0]):
                         left = (mask | labels) & ~self._summed(mask & labels, after)
                         layer[members] = (total, tree, made, left)
+        if self.cores not in layers[count]:
+            return None
         _, before, joining, _ = layers[count][self.cores]
         return before if joining is None else Pair(before, joining)
 

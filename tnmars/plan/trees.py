@@ -9,16 +9,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 from tnmars.errors import TnmarsError
 from tnmars.plan.hyper import cotengra_path
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import Network
-from tnmars.plan.search import Search
+from tnmars.plan.search import MAX_PARTS, Search
 from tnmars.plan.tree import Pair, Tree, leaves_of
 
 OPTIMIZERS = ("auto", "dp", "optimal", "branch-all", "branch-2", "branch-1", "greedy", "random-greedy", "cotengra")
 """Where paths come from: opt_einsum's searches by its names, or cotengra."""
+HOPELESS = 100
+"""In graphs with hundreds of cores, orders that take this many times as long as opt_einsum's path are not followed."""
 
 
 def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") -> dict[str, Tree]:
@@ -37,11 +40,15 @@ def candidates(network: Network, weighing: Weighing, optimizer: str = "auto") ->
         trees["path"] = by_path(network, list(range(len(network.leaves))), optimizer)
         search = Search(network, weighing)
         if len(network.inputs) == 1:
-            trees["push"] = search.spine(search.singles)
-            trees["parts"] = search.spine(search.subsets)
-            trees["blocks"] = Search(network, _coarse(weighing)).spine(search.subsets)
+            is_long = len(cores) > MAX_PARTS
+            limit = HOPELESS * search.price(trees["path"]) if is_long else inf
+            spines = {"push": search.spine(search.singles, limit)}
+            if not is_long or len(search.subsets) > len(cores):  # else all parts are single cores
+                spines["parts"] = search.spine(search.subsets, limit)
+                spines["blocks"] = Search(network, _coarse(weighing)).spine(search.subsets, limit)
             if search.tapped:
-                trees["taps"] = search.spine(search.tapped)
+                spines["taps"] = search.spine(search.tapped, limit)
+            trees |= {name: tree for name, tree in spines.items() if tree is not None}
             if search.is_small:
                 trees["dense"] = Pair(search.best(search.cores), network.inputs[0])
     unique: dict[Tree, str] = {}

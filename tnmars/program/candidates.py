@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
+from tnmars.graph.lint import too_large
 from tnmars.plan import network as nets
 from tnmars.plan.layout import Layout, Weighing
 from tnmars.plan.network import BATCH, Network
@@ -23,13 +25,25 @@ from tnmars.program.form import Form, Frame, estimate, keeps_layout, layer_frame
 from tnmars.program.instructions import Receive, Repeat
 from tnmars.program.lower import lower
 
+TOO_DEAR = Problem(
+    "the cores cannot be contracted: every order that was tried takes more than 2^900 operations.",
+    "Use smaller bonds, fewer cores, or fewer cycles of cores.",
+)
 PARTITIONS = 8
 """How many of the ways to split the cores into tables are looked at closely."""
+
+
+def check_size(graph: Graph) -> None:
+    """Raises `TnmarsError` for a graph whose plan would take minutes, or whose costs no float holds."""
+    problems = tuple(too_large(graph))
+    if problems:
+        raise TnmarsError(problems)
 
 
 @lru_cache(maxsize=512)
 def weight_forms(graph: Graph, weighing: Weighing, optimizer: str = "auto") -> tuple[Form, ...]:
     """Ways to make the dense weight, in torch's layout or with its two axes swapped. No batch matters here."""
+    check_size(graph)
     axes, keep, shape = graph.weight_axes, graph.weight_lengths, graph.dense_shape
     forms = [_weight_form(graph, weighing, optimizer, axes, keep, shape)]
     if len(graph.rules.layout) == 2:
@@ -46,7 +60,8 @@ def _weight_form(
     ]
     trees = [list(candidates(network, weighing, optimizer).values()) for network in networks]
     best = _cheapest([Layout(network, weighing) for network in networks], trees, weighing)
-    assert best is not None, "cores can always be contracted"
+    if best is None:
+        raise TnmarsError(TOO_DEAR)
     steps, cost = best
     program = lower(networks, steps, _solid(groups, networks[0]), (keep, shape))
     return Form("dense", program, Frame(), 0.0 if weighing.folded else cost)
@@ -80,6 +95,8 @@ def layer_forms(graph: Graph, batch: int, weighing: Weighing, image: int = 32, o
     for stacked in nets.groupings(graph):
         networks = [nets.layer_network(graph, terms, batch, image).without_ones() for terms in stacked]
         forms += _pushed(graph, networks, frame, weighing, optimizer)
+    if not forms:
+        raise TnmarsError(TOO_DEAR)
     priced = [replace(form, cost=price(form, weighing, batch)) for form in forms]
     return sorted(priced, key=lambda form: form.cost)
 
@@ -151,6 +168,8 @@ def lookup_forms(graph: Graph, tokens: int, weighing: Weighing, optimizer: str =
         best = _cheapest(layouts, trees, weighing)
         if best is not None:
             forms.append(Form(f"tables{count or ''}", lower(networks, best[0], axes), frame, best[1]))
+    if not forms:
+        raise TnmarsError(TOO_DEAR)
     return sorted(forms, key=lambda form: form.cost)
 
 

@@ -12,15 +12,13 @@ from functools import lru_cache
 from itertools import pairwise
 from math import isqrt
 
-from tnmars.errors import TnmarsError
 from tnmars.graph import Graph, Role
 from tnmars.graph.counts import count
-from tnmars.graph.lint import too_large
 from tnmars.plan.cost import CostModel
 from tnmars.plan.layout import Weighing
 from tnmars.plan.network import BATCH, layer_network
 from tnmars.plan.steps import flat, volume
-from tnmars.program.candidates import layer_forms, lookup_forms, price, weight_forms
+from tnmars.program.candidates import check_size, layer_forms, lookup_forms, price, weight_forms
 from tnmars.program.form import Form, peak
 from tnmars.program.program import Program, homes, refold
 
@@ -92,15 +90,8 @@ def choose(graph: Graph, batch: int, weighing: Weighing, image: int = 32, optimi
     Equal graphs under an equal cost model are planned once per process, whichever layer asks. Raises `TnmarsError` if
     the graph is too large.
     """
-    _check_size(graph)
+    check_size(graph)
     return tuple(_ranked(graph, all_forms(graph, batch, weighing, image, optimizer), batch, image))
-
-
-def _check_size(graph: Graph) -> None:
-    """Raises `TnmarsError` for a graph whose plan would take minutes, or whose costs no float holds."""
-    problems = tuple(too_large(graph))
-    if problems:
-        raise TnmarsError(problems)
 
 
 def _ranked(graph: Graph, forms: Iterable[Form], batch: int, image: int) -> list[Form]:
@@ -168,7 +159,7 @@ def choose_frozen(
     Their folded parts hold at most `limit` numbers, or else the cores themselves. Those that take too much memory are
     last. `channels_last` says whether images come so.
     """
-    _check_size(graph)
+    check_size(graph)
     forms: dict[Program, Form] = {}
     for folded in (True, False):
         weighing = Weighing(model, folded=folded, channels_last=channels_last)
