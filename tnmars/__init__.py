@@ -28,7 +28,7 @@ _PUBLIC = {
     "models.adapters": "adapter_ merge_adapters_ print_trainable_parameters",
     "models.back": "as_torch_ to_dense_",
     "models.compression": "CompressionWarning compress_ plan_compression",
-    "models.constructors": "Conv1d Conv2d Conv3d Embedding Linear",
+    "models.constructors": "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding Linear",
     "models.ensemble": "ensemble",
     "models.from_dense": "from_dense",
     "models.gated": "gate_",
@@ -120,6 +120,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.constructors import Conv1d as Conv1d
     from tnmars.models.constructors import Conv2d as Conv2d
     from tnmars.models.constructors import Conv3d as Conv3d
+    from tnmars.models.constructors import ConvTranspose1d as ConvTranspose1d
+    from tnmars.models.constructors import ConvTranspose2d as ConvTranspose2d
+    from tnmars.models.constructors import ConvTranspose3d as ConvTranspose3d
     from tnmars.models.constructors import Embedding as Embedding
     from tnmars.models.constructors import Linear as Linear
     from tnmars.models.ensemble import ensemble as ensemble

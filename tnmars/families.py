@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Given = ParamSpec("Given")
-
 _SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
 
 
@@ -355,11 +354,12 @@ FAMILIES: dict[str, Callable[..., Graph]] = {function.__name__: function for fun
 
 SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "btt": 2}
 """Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
-DEFAULTS = {"linear": ("lowrank",), "conv": ("lowrank", "tucker2"), "embedding": ("lowrank",)}
+_WINDOW = ("lowrank", "tucker2")
+DEFAULTS = {"linear": ("lowrank",), "conv": _WINDOW, "conv_transpose": _WINDOW, "embedding": ("lowrank",)}
 """The families that suit trained weights of each kind of layer; the better one is taken where there are several."""
 GIVEN: dict[str, dict[str, Any]] = {"btd": {"terms": 4}, "peps": {"grid": (2, 2)}}
 """What a family must be given beside its rank, for `of_layer` with its own number of modes."""
-FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "embedding": "tt"}
+FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "conv_transpose": "tucker2", "embedding": "tt"}
 """The family of each kind of layer that begins with random cores."""
 
 

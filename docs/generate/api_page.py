@@ -58,8 +58,8 @@ GROUPS = (
         "compile",
         "Compiling and shipping",
         "Turn a graph into an `nn.Module`, and the module into something to ship.",
-        "compile Linear Conv1d Conv2d Conv3d Embedding LSTM GRU TNModule CostModel cached freeze export_onnx"
-        " write_source",
+        "compile Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding LSTM GRU"
+        " TNModule CostModel cached freeze export_onnx write_source",
     ),
     Group(
         "shrink",

@@ -124,7 +124,7 @@ def wrong(graph: Graph) -> str:
             tnmars.compile(graph)
         return ""
     is_large = prod(graph.dense_shape) > LARGE or count(graph).cores > LARGE
-    is_wide = graph.kind == "conv" and max(oracle.image_for(graph, (WIDE,) * graph.window.ndim)) > WIDE
+    is_wide = bool(graph.kernel_size) and max(oracle.image_for(graph, (WIDE,) * graph.window.ndim)) > WIDE
     layer = oracle.compiled(graph, 4, dtype=torch.float64, device="meta" if is_large or is_wide else "cpu")
     if is_wide:
         return ""

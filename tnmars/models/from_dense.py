@@ -43,7 +43,7 @@ def from_dense(
     Bias, options, device, dtype and training mode are those of the layer, which is left as it is.
 
     Args:
-        layer: A `Linear`, `Conv1d` to `Conv3d`, `Embedding` or `EmbeddingBag` of torch.
+        layer: A `Linear`, `Conv1d` to `Conv3d`, `ConvTranspose1d` to `3d`, `Embedding` or `EmbeddingBag` of torch.
         graph: The name of a family, a graph of the layer's kind and sizes, or the path of a spec file. By default a
             family that suits the layer. A family derives its modes from the layer.
         ranks: One rank for all bonds, ranks in order or by bond, or `"evbmf"`. Of `ranks`, `error`, `energy` and

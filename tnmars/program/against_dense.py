@@ -16,7 +16,8 @@ from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.program.base import Instruction, Site
-from tnmars.program.form import Form, dense_layer, estimate, seconds_of
+from tnmars.program.dense_call import dense_layer
+from tnmars.program.form import Form, estimate, seconds_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, input_grad: b
         table = prod(graph.dense_shape)
         looked_up = prices.gather(model, batch * graph.out_features, grad=grad)
         return looked_up + model.elementwise(table, table) if grad else looked_up  # the gradient is a whole table
-    call = dense_layer(graph.dense_shape)
+    call = dense_layer(graph)
     before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
     site = Site((), before, {**before, **call.lengths((), graph.window, before)})
     spared = 0.5 * _backward(call, site, model) if grad and not input_grad else 0.0

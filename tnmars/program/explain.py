@@ -13,7 +13,8 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.program.against_dense import against_dense
 from tnmars.program.base import Site, Work
-from tnmars.program.form import Form, Measured, dense_layer, estimate, measure, total
+from tnmars.program.dense_call import dense_layer
+from tnmars.program.form import Form, Measured, estimate, measure, total
 from tnmars.text.numbers import byte_count, duration
 
 ITEM = 4
@@ -98,7 +99,7 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -
         return Work(), 0.0
     if graph.is_lookup:
         return Work(), prices.gather(model, batch * graph.out_features, grad=grad)
-    call = dense_layer(graph.dense_shape, graph.groups)
+    call = dense_layer(graph)
     before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
     site = Site((), before, {**before, **call.lengths((), graph.window, before)})
     return call.work(site), call.seconds(site, model, grad)
