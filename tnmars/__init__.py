@@ -58,6 +58,7 @@ _PUBLIC = {
     "shrinking.stages": "Stages",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
+    "store.adapters": "load_adapters_ save_adapters",
     "store.model": "load_into save",
     "training.estimators": "gate_gradient_",
     "training.joined": "sampled",
@@ -170,6 +171,8 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.spec import load as load
     from tnmars.spec import loads as loads
     from tnmars.spec import save_spec as save_spec
+    from tnmars.store.adapters import load_adapters_ as load_adapters_
+    from tnmars.store.adapters import save_adapters as save_adapters
     from tnmars.store.checkpoint import load_checkpoint as load_checkpoint
     from tnmars.store.checkpoint import save_checkpoint as save_checkpoint
     from tnmars.store.model import load_into as load_into

@@ -84,7 +84,7 @@ GROUPS = (
         "files",
         "Saving and loading",
         "Files of models and of training runs. [What they hold](../store.md).",
-        "save load_into save_checkpoint load_checkpoint",
+        "save load_into save_checkpoint load_checkpoint save_adapters load_adapters_",
     ),
     Group(
         "interchange",
