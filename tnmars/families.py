@@ -28,7 +28,7 @@ from tnmars.graph import assemble as made
 from tnmars.graph.assemble import Cores, Ranks, Tree, error, one_term
 from tnmars.graph.parts import as_int, is_int, name_list
 from tnmars.graph.rules import problems
-from tnmars.weight import Weight, layer_weight, weight_fields
+from tnmars.weight import Weight, completed, layer_weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -383,8 +383,8 @@ def of_layer(
         G1[i1, o1, r1] G2[r1, i2, o2]
     """
     check_arguments(of_layer, locals())
-    count = SPLIT.get(family, 1) if ways is None else ways
-    return known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
+    count, own = (SPLIT.get(family, 1), GIVEN.get(family, {})) if ways is None else (ways, {})
+    return known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **completed(own, given))
 
 
 def known(family: str) -> Callable[..., Graph]:

@@ -118,7 +118,14 @@ def moments_of(layer: nn.Module, dense: DenseLayer, inputs: Tensor | Iterable[Te
         for x in given:
             if not isinstance(x, Tensor) or (x.is_floating_point() and not bool(x.isfinite().all())):
                 raise TnmarsError("inputs must be tensors of finite numbers, as the layer takes them.")
-            moments.add_input(x, layer(x))
+            try:
+                y = layer(x)
+            except (RuntimeError, IndexError) as error:
+                text = (
+                    f"inputs has a tensor of shape {tuple(x.shape)} and dtype {x.dtype}, which {layer} does not take."
+                )
+                raise TnmarsError(Problem(text, f"torch says: {str(error).splitlines()[0]}")) from None
+            moments.add_input(x, y)
             moments.samples += len(x) if x.dim() else 1
     if not moments.rows:
         raise TnmarsError("inputs has no samples.")

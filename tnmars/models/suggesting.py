@@ -210,6 +210,9 @@ def suggest(
         assert isinstance(dense, DenseLayer)
     if not is_int(parameters, 1):
         raise TnmarsError(f"parameters is {parameters!r}, but must be a whole number of at least 1.")
+    if parameters > prod(dense.shape):
+        text = f"parameters is {parameters:,}, but the dense weight has {prod(dense.shape):,}: it is exact and smaller."
+        raise TnmarsError(Problem(text, "Give a smaller number."))
     given = None if inputs is None else [inputs] if isinstance(inputs, Tensor) else list(inputs)
     moments = None if given is None else moments_of(module, dense, given)
     task = _Task(module, dense, parameters, given, None if moments is None else moments.metric(), seed)
