@@ -464,7 +464,7 @@ FRAMES = {
 }
 MORE = {"btd": {"terms": 2}}
 UNSUPPORTED = {("btt", "conv"), ("btt", "conv, one kernel mode"), ("btt", "conv, 1-d"), ("btt", "conv, 3-d")}
-UNSUPPORTED |= {("btt", "tensor")}
+UNSUPPORTED |= {("btt", "tensor"), ("btt", "conv_transpose")}
 
 
 def built(name: str, case: str) -> Graph:
@@ -749,7 +749,8 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "an unknown kind",
         lambda: families.tt("linera", **PAIR, rank=2),
-        "kind 'linera' is not known.\n  Kinds: linear, conv, conv_transpose, embedding, tensor, map. Did you mean 'linear'?",
+        "kind 'linera' is not known.\n"
+        "  Kinds: linear, conv, conv_transpose, embedding, tensor, map. Did you mean 'linear'?",
     ),
 ]
 
