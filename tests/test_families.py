@@ -749,8 +749,10 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "an unknown kind",
         lambda: families.tt("linera", **PAIR, rank=2),
-        "kind 'linera' is not known.\n"
-        "  Kinds: linear, conv, conv_transpose, embedding, tensor, map. Did you mean 'linear'?",
+        (
+            "kind 'linera' is not known.\n"
+            "  Kinds: linear, conv, conv_transpose, embedding, tensor, map. Did you mean 'linear'?"
+        ),
     ),
 ]
 
