@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test thorough lowest newest wheel lint docs bench clean golden
+.PHONY: demo test thorough lowest newest foreign wheel lint docs bench clean golden
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,6 +42,13 @@ newest:
 	.newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev]'
 	.newest/bin/python $(TESTING) $(TESTS)
 
+# The tests against other libraries (transformers, Lightning, torchao, tensorly, tednet, quimb), which skip where one is
+# missing. Here they are installed, and one that is missing is an error.
+foreign:
+	test -x .foreign/bin/python || $(PYTHON) -m venv .foreign
+	.foreign/bin/python -m pip install --quiet -c constraints.txt -e '.[foreign]'
+	TNMARS_FOREIGN=1 HF_HUB_OFFLINE=1 .foreign/bin/python $(TESTING) tests/integrations tests/interchange
+
 # The wheel, in an empty environment and away from this folder, runs the demo.
 wheel:
 	$(PYTHON) tests/scripts/wheel.py
@@ -69,4 +76,4 @@ golden: $(STAMP)
 	TNMARS_REWRITE_GOLDEN=1 $(BIN)/python -m pytest tests/test_golden.py tests/test_messages.py -k golden
 
 clean:
-	rm -rf build .venv .lowest .newest .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .venv .lowest .newest .foreign .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -41,6 +41,15 @@ PADDED = tnmars.families.tt("linear", inputs=(2, 3), outputs=(4, 5), rank=2, fea
 CONV = tnmars.network(
     "conv", "A[i,r] K[r,h,w,s] B[s,o]", inputs={"i": 3}, outputs={"o": 4}, kernel={"h": 3, "w": 2}, bonds=2
 )
+UPWARD = tnmars.network(
+    "conv_transpose",
+    "A[i,r] K[r,h,w,s] B[s,o]",
+    inputs={"i": 3},
+    outputs={"o": 4},
+    kernel={"h": 3, "w": 2},
+    bonds=2,
+    options={"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 0)},
+)
 PATCH = tnmars.network(
     "conv", "A[p,r] B[r,o]", patch={"p": 12}, outputs={"o": 4}, bonds=2, kernel_size=(2, 2), options={"stride": 2}
 )
@@ -61,7 +70,7 @@ GROUPED = tnmars.families.lowrank("conv", groups=(2,), inputs=(3,), outputs=(4,)
 DEPTHWISE = tnmars.families.lowrank("conv", groups=(6,), kernel=(3, 3), rank=2, options={"padding": 1})
 SCALED = tnmars.network("map", "A[j]", groups={"j": 3}, arguments={"x": "i j"}, result="i j")
 EVERY = {"linear": LINEAR, "conv": CONV, "patch": PATCH, "embedding": TABLE, "tensor": TENSOR, "map": MAP}
-EVERY |= {"blocks": BLOCKS, "grouped": GROUPED, "depthwise": DEPTHWISE, "scaled": SCALED}
+EVERY |= {"conv_transpose": UPWARD, "blocks": BLOCKS, "grouped": GROUPED, "depthwise": DEPTHWISE, "scaled": SCALED}
 every_kind = pytest.mark.parametrize("graph", EVERY.values(), ids=EVERY)
 
 

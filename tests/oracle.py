@@ -82,12 +82,13 @@ def dense(graph: Graph, whole: Tensor) -> Tensor:
     names = [mode.name for mode in graph.modes]
     groups = []
     for role in graph.rules.layout:
-        wanted = (Role.IN, Role.PATCH) if role is Role.IN else (Role.GROUP, role) if role is Role.OUT else (role,)
+        wanted = (Role.IN, Role.PATCH) if role is Role.IN else (role,)
+        wanted = (Role.GROUP, *wanted) if role is (Role.IN if graph.kind == "conv_transpose" else Role.OUT) else wanted
         groups.append([names.index(mode.name) for own in wanted for mode in graph.modes if mode.role is own])
     sizes = [prod(graph.modes[at].size for at in group) for group in groups]
     flat = whole.permute([at for group in groups for at in group]).reshape(sizes)
     for axis, group in enumerate(groups):
-        role = graph.modes[group[0]].role if group else None
+        role = graph.modes[group[-1]].role if group else None
         if role in graph.padding:
             flat = flat.narrow(axis, 0, graph.padding[role][1])
     options = dict(graph.options)
@@ -112,6 +113,12 @@ def layer(graph: Graph, weight: Tensor, bias: Tensor | None, *inputs: Tensor) ->
         kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(graph.kernel_size) - 1]
         own = {**options, "bias": bias is not None, "groups": groups, "device": "meta", "dtype": weight.dtype}
         conv = kind(weight.shape[1] * groups, weight.shape[0], graph.kernel_size, **own)
+        state = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+        return torch.func.functional_call(conv, state, (inputs[0],))
+    if graph.kind == "conv_transpose":
+        kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[len(graph.kernel_size) - 1]
+        own = {**options, "bias": bias is not None, "groups": groups, "device": "meta", "dtype": weight.dtype}
+        conv = kind(weight.shape[0], weight.shape[1] * groups, graph.kernel_size, **own)
         state = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
         return torch.func.functional_call(conv, state, (inputs[0],))
     if "mode" in options:
@@ -188,7 +195,7 @@ def problem(
     bias = normal(graph.out_features).requires_grad_() if graph.has_bias else None
     if graph.kind == "linear":
         inputs: tuple[Tensor, ...] = (normal(batch, graph.in_features),)
-    elif graph.kind == "conv":
+    elif graph.kind in ("conv", "conv_transpose"):
         inputs = (normal(batch, graph.in_features, *image_for(graph, image)),)
     elif graph.kind == "embedding":
         bag = (3,) if "mode" in dict(graph.options) else ()
@@ -207,6 +214,10 @@ def image_for(graph: Graph, image: Sequence[int]) -> tuple[int, ...]:
     dilation = dict(graph.options).get("dilation", 1)
     steps = dilation if isinstance(dilation, tuple) else (int(dilation),) * len(graph.kernel_size)
     reach = [step * (taps - 1) + 1 for step, taps in zip(steps, graph.kernel_size, strict=True)]
+    if graph.kind == "conv_transpose":  # of whose output the padding is cut off
+        padding = dict(graph.options).get("padding", 0)
+        cut = padding if isinstance(padding, tuple) else (int(padding),) * len(graph.kernel_size)
+        reach = [2 * size + 1 for size in cut]
     return tuple(map(max, zip(image, reach, strict=False)))
 
 

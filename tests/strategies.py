@@ -227,6 +227,30 @@ def _conv_options(draw: Draw, spatial: int) -> dict[str, object]:
 
 
 @st.composite
+def _conv_transpose(draw: Draw, names: Names) -> Frame:
+    kernel_size = tuple(draw(st.lists(st.sampled_from((3, 2, 1)), min_size=1, max_size=3)))
+    frame = draw(_taps(names, kernel_size))
+    frame.modes += _modes(names, Role.OUT, draw(_sizes(1, 2, MAX_MODES // prod(mode.size for mode in frame.modes))))
+    frame.features |= draw(_padding(frame.modes, (Role.OUT,)))
+    options = draw(_conv_options(len(kernel_size)))
+    frame.options = {key: value for key, value in options.items() if not isinstance(value, str)}
+    if draw(st.booleans()):
+        frame.options["output_padding"] = draw(_output_padding(frame.options, len(kernel_size)))
+    return frame
+
+
+@st.composite
+def _output_padding(draw: Draw, options: dict, spatial: int) -> int | tuple[int, ...]:
+    """Less than the stride or the dilation of its axis."""
+    values = [options.get(name, 1) for name in ("stride", "dilation")]
+    steps = [value if isinstance(value, tuple) else (value,) * spatial for value in values]
+    least = [max(pair) - 1 for pair in zip(*steps, strict=True)]
+    if draw(st.booleans()):
+        return draw(st.integers(0, min(least)))
+    return tuple(draw(st.integers(0, most)) for most in least)
+
+
+@st.composite
 def _map(draw: Draw, names: Names) -> Frame:
     """One to three inputs with modes and data axes; a mode may be on several inputs, and an input may have none."""
     ins = _modes(names, Role.IN, draw(_sizes(1, 4, 40)))
@@ -291,7 +315,8 @@ def _with_axis(draw: Draw, axes: Sequence[Axis], name: str) -> tuple[Axis, ...]:
     return (*axes[:at], (name,), *axes[at:])
 
 
-FRAMES = {"linear": _linear, "conv": _conv, "embedding": _embedding, "tensor": _tensor, "map": _map}
+FRAMES = {"linear": _linear, "conv": _conv, "conv_transpose": _conv_transpose}
+FRAMES |= {"embedding": _embedding, "tensor": _tensor, "map": _map}
 assert FRAMES.keys() == KINDS.keys(), "a new kind needs a strategy"
 
 

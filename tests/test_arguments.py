@@ -79,6 +79,12 @@ def cores() -> dict[str, Tensor]:
 
 
 @cache
+def _adapters() -> Path:
+    path = FOLDER / "adapters.safetensors"
+    tnmars.save_adapters(tnmars.adapter_(dense(), rank=2), path)
+    return path
+
+
 def stored(what: str) -> Path:
     """A file that a function made, to read."""
     path = FOLDER / what
@@ -166,6 +172,9 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
         "Conv1d": lambda: dict(**CONV, **MORE, batch=2),
         "Conv2d": lambda: dict(**CONV, **MORE, batch=2),
         "Conv3d": lambda: dict(**CONV, **MORE, batch=2, image=4),
+        "ConvTranspose1d": lambda: dict(**CONV, output_padding=0, **MORE, batch=2),
+        "ConvTranspose2d": lambda: dict(**CONV, output_padding=0, **MORE, batch=2),
+        "ConvTranspose3d": lambda: dict(**CONV, output_padding=0, **MORE, batch=2, image=4),
         "Embedding": lambda: dict(num_embeddings=8, embedding_dim=4, padding_idx=0, **MORE, batch=2),
         "LSTM": lambda: dict(**_recurrent(), proj_size=2),
         "GRU": _recurrent,
@@ -230,6 +239,8 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
         "save_checkpoint": lambda: _checkpoint(FOLDER / "new", position=1, extra=None),
         "load_into": lambda: dict(model=Module(), path=stored("model")),
         "save": lambda: dict(model=Module(), path=FOLDER / "saved"),
+        "load_adapters_": lambda: dict(model=dense(), path=_adapters()),
+        "save_adapters": lambda: dict(model=tnmars.adapter_(dense(), rank=2), path=FOLDER / "adapters"),
         "gate_gradient_": lambda: _gradient(gated()),
         "expected": lambda: dict(model=gated(), what="parameters"),
         "param_groups": lambda: dict(model=gated(), lr=1e-3, mask_lr=1e-2, weight_decay=0.0),

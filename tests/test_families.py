@@ -452,6 +452,7 @@ MAP = {"arguments": {"x": "batch n i1", "y": "batch n i2"}, "result": "batch (o1
 FRAMES = {
     "linear": {"inputs": (4, 6), "outputs": (3, 5)},
     "conv": CONV,
+    "conv_transpose": CONV,
     "conv, patches": {"patch": (4, 6), "outputs": (3, 5), "kernel_size": (2, 3)},
     "conv, one kernel mode": {"inputs": (4, 6), "outputs": (3, 5), "kernel": {"k": 6}, "kernel_size": (2, 3)},
     "conv, pointwise": {"inputs": (4, 6), "outputs": (3, 5), "kernel_size": (1, 1)},
@@ -463,7 +464,7 @@ FRAMES = {
 }
 MORE = {"btd": {"terms": 2}}
 UNSUPPORTED = {("btt", "conv"), ("btt", "conv, one kernel mode"), ("btt", "conv, 1-d"), ("btt", "conv, 3-d")}
-UNSUPPORTED |= {("btt", "tensor")}
+UNSUPPORTED |= {("btt", "tensor"), ("btt", "conv_transpose")}
 
 
 def built(name: str, case: str) -> Graph:
@@ -748,7 +749,10 @@ ERRORS: list[tuple[str, Callable[[], Graph], str]] = [
     (
         "an unknown kind",
         lambda: families.tt("linera", **PAIR, rank=2),
-        "kind 'linera' is not known.\n  Kinds: linear, conv, embedding, tensor, map. Did you mean 'linear'?",
+        (
+            "kind 'linera' is not known.\n"
+            "  Kinds: linear, conv, conv_transpose, embedding, tensor, map. Did you mean 'linear'?"
+        ),
     ),
 ]
 

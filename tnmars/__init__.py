@@ -28,7 +28,7 @@ _PUBLIC = {
     "models.adapters": "adapter_ merge_adapters_ print_trainable_parameters",
     "models.back": "as_torch_ to_dense_",
     "models.compression": "CompressionWarning compress_ plan_compression",
-    "models.constructors": "Conv1d Conv2d Conv3d Embedding Linear",
+    "models.constructors": "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding Linear",
     "models.ensemble": "ensemble",
     "models.from_dense": "from_dense",
     "models.gated": "gate_",
@@ -58,6 +58,7 @@ _PUBLIC = {
     "shrinking.stages": "Stages",
     "spec": "dump load loads save_spec",
     "store.checkpoint": "load_checkpoint save_checkpoint",
+    "store.adapters": "load_adapters_ save_adapters",
     "store.model": "load_into save",
     "training.estimators": "gate_gradient_",
     "training.joined": "sampled",
@@ -120,6 +121,9 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.constructors import Conv1d as Conv1d
     from tnmars.models.constructors import Conv2d as Conv2d
     from tnmars.models.constructors import Conv3d as Conv3d
+    from tnmars.models.constructors import ConvTranspose1d as ConvTranspose1d
+    from tnmars.models.constructors import ConvTranspose2d as ConvTranspose2d
+    from tnmars.models.constructors import ConvTranspose3d as ConvTranspose3d
     from tnmars.models.constructors import Embedding as Embedding
     from tnmars.models.constructors import Linear as Linear
     from tnmars.models.ensemble import ensemble as ensemble
@@ -167,6 +171,8 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.spec import load as load
     from tnmars.spec import loads as loads
     from tnmars.spec import save_spec as save_spec
+    from tnmars.store.adapters import load_adapters_ as load_adapters_
+    from tnmars.store.adapters import save_adapters as save_adapters
     from tnmars.store.checkpoint import load_checkpoint as load_checkpoint
     from tnmars.store.checkpoint import save_checkpoint as save_checkpoint
     from tnmars.store.model import load_into as load_into

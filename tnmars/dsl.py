@@ -29,7 +29,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
     """The graph that `text` describes, over the modes given as keywords.
 
     Args:
-        kind: What the layer does: `"linear"`, `"conv"`, `"embedding"`, `"tensor"`, or `"map"` for any multilinear map.
+        kind: What the layer does: `"linear"`, `"conv"`, `"conv_transpose"`, `"embedding"`, `"tensor"`, or `"map"` for
+            any multilinear map.
         text: The cores with their edges, `"A[i,r] B[r,o]"`. Terms of a sum are joined by `+` and may be named:
             `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond.
         bonds: One size for all bonds, or sizes by name, which then also sets the order of the bonds. With several

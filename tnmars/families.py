@@ -28,13 +28,12 @@ from tnmars.graph import assemble as made
 from tnmars.graph.assemble import Cores, Ranks, Tree, error, one_term
 from tnmars.graph.parts import as_int, is_int, name_list
 from tnmars.graph.rules import problems
-from tnmars.weight import Weight, layer_weight, weight_fields
+from tnmars.weight import Weight, completed, layer_weight, weight_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Given = ParamSpec("Given")
-
 _SOURCES = (Role.IN, Role.LOOKUP, Role.PATCH)
 
 
@@ -355,11 +354,12 @@ FAMILIES: dict[str, Callable[..., Graph]] = {function.__name__: function for fun
 
 SPLIT = {"tt": 3, "tt_naive": 2, "tr": 3, "ht": 4, "peps": 4, "complete": 3, "btt": 2}
 """Into how many modes `of_layer` splits the inputs and the outputs; for other families, one each."""
-DEFAULTS = {"linear": ("lowrank",), "conv": ("lowrank", "tucker2"), "embedding": ("lowrank",)}
+_WINDOW = ("lowrank", "tucker2")
+DEFAULTS = {"linear": ("lowrank",), "conv": _WINDOW, "conv_transpose": _WINDOW, "embedding": ("lowrank",)}
 """The families that suit trained weights of each kind of layer; the better one is taken where there are several."""
 GIVEN: dict[str, dict[str, Any]] = {"btd": {"terms": 4}, "peps": {"grid": (2, 2)}}
 """What a family must be given beside its rank, for `of_layer` with its own number of modes."""
-FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "embedding": "tt"}
+FROM_SCRATCH = {"linear": "tt", "conv": "tucker2", "conv_transpose": "tucker2", "embedding": "tt"}
 """The family of each kind of layer that begins with random cores."""
 
 
@@ -383,8 +383,8 @@ def of_layer(
         G1[i1, o1, r1] G2[r1, i2, o2]
     """
     check_arguments(of_layer, locals())
-    count = SPLIT.get(family, 1) if ways is None else ways
-    return known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **given)
+    count, own = (SPLIT.get(family, 1), GIVEN.get(family, {})) if ways is None else (ways, {})
+    return known(family)(kind, **layer_weight(kind, inside, outside, kernel, count, groups), **completed(own, given))
 
 
 def known(family: str) -> Callable[..., Graph]:

@@ -163,6 +163,15 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
     return {**given, "kernel": tuple(kernel)} if len(kernel) else given
 
 
+def completed(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords given to a family, and what it needs beside them; lists of `ranks` say how many terms there are.
+
+    >>> completed({"terms": 4}, {"rank": 2}), completed({"terms": 4}, {"ranks": [[2], [3]]})
+    ({'terms': 4, 'rank': 2}, {'ranks': [[2], [3]]})
+    """
+    return {key: value for key, value in own.items() if key != "terms" or "ranks" not in given} | dict(given)
+
+
 def weight_fields(kind: str, weight: Weight) -> Fields:
     """The fields of a graph without terms."""
     wrong = list(_keywords(weight))

@@ -58,8 +58,8 @@ GROUPS = (
         "compile",
         "Compiling and shipping",
         "Turn a graph into an `nn.Module`, and the module into something to ship.",
-        "compile Linear Conv1d Conv2d Conv3d Embedding LSTM GRU TNModule CostModel cached freeze export_onnx"
-        " write_source",
+        "compile Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding LSTM GRU"
+        " TNModule CostModel cached freeze export_onnx write_source",
     ),
     Group(
         "shrink",
@@ -84,7 +84,7 @@ GROUPS = (
         "files",
         "Saving and loading",
         "Files of models and of training runs. [What they hold](../store.md).",
-        "save load_into save_checkpoint load_checkpoint",
+        "save load_into save_checkpoint load_checkpoint save_adapters load_adapters_",
     ),
     Group(
         "interchange",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,3 +64,36 @@ def test_a_model_is_pruned_when_training_ends() -> None:
     fitted(net, [(x, x) for x in torch.randn(5, 8, 16)], tnmars.integrations.lightning_callback(examples=40))
     assert net[0].masks is None
     assert net(torch.randn(3, 16)).shape == (3, 16)
+
+
+def test_training_goes_on_from_a_checkpoint_with_the_same_gates(tmp_path: Path) -> None:
+    graph = tnmars.families.tt("linear", inputs=(4, 4), outputs=(4, 4), rank=4)
+    net = nn.Sequential(tnmars.compile(graph, selector=tnmars.Mars(pi=1e-3)))
+    start = copy.deepcopy(net)
+    loader = torch.utils.data.DataLoader([(x, x.flip(-1)) for x in torch.randn(5, 8, 16)], batch_size=None)
+    options = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
+
+    def run(net: nn.Module, epochs: int, total: int, path: str | None = None) -> object:
+        callback = tnmars.integrations.lightning_callback(examples=40, warmup_steps=1, prune=False)
+
+        class Stop(lightning.Callback):
+            def on_train_epoch_end(self, trainer: object, pl_module: object) -> None:
+                trainer.should_stop = trainer.current_epoch + 1 >= epochs
+
+        given = dict(enable_checkpointing=False, callbacks=[callback, Stop()], **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = lightning.Trainer(max_epochs=total, **given)
+            trainer.fit(module(net), loader, ckpt_path=path)
+        return trainer
+
+    torch.manual_seed(0)
+    run(net, 4, 4)
+    torch.manual_seed(0)
+    half = copy.deepcopy(start)
+    run(half, 2, 4).save_checkpoint(tmp_path / "half.ckpt")
+    torch.manual_seed(99)
+    again = copy.deepcopy(start)
+    run(again, 4, 4, str(tmp_path / "half.ckpt"))
+    for (name, one), two in zip(net.named_parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6, msg=name)

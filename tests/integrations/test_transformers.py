@@ -179,6 +179,71 @@ def test_the_gradient_of_the_penalty_is_the_one_of_the_loss(tmp_path: Path) -> N
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_the_models_own_save_writes_the_graphs_of_its_layers_now(tmp_path: Path) -> None:
+    """After `prune_`, also of a model that was loaded."""
+    model = compressed("gpt2")
+    tnmars.integrations.save_pretrained(model, tmp_path / "before")
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "before").eval()
+    given = inputs("gpt2", 4)
+    names = [name for name, layer in model.named_modules() if isinstance(layer, tnmars.TNModule) and ".h." in name]
+    before = {name: dict(model.get_submodule(name).graph.bonds) for name in names}
+    tnmars.prune_(model, ranks=dict.fromkeys(names, 1))
+    assert any(dict(model.get_submodule(name).graph.bonds) != before[name] for name in names)
+    model.save_pretrained(tmp_path / "pruned")
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "pruned").eval()
+    assert torch.equal(again(**given).logits, model(**given).logits)
+    assert all(again.get_submodule(name).graph == model.get_submodule(name).graph for name in names)
+
+
+def test_the_config_has_no_graphs_once_all_layers_are_dense(tmp_path: Path) -> None:
+    model = compressed("bert")
+    tnmars.integrations.save_pretrained(model, tmp_path / "before")
+    given = inputs("bert", 4)
+    expected = model(**given).logits.detach()
+    tnmars.to_dense_(model)
+    model.save_pretrained(tmp_path / "dense")
+    assert "quantization_config" not in json.loads((tmp_path / "dense" / "config.json").read_text())
+    plain = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "dense").eval()
+    torch.testing.assert_close(plain(**given).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_goes_on_from_a_checkpoint_with_the_same_gates(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    start = compressed("bert")
+    tnmars.gate_(start, tnmars.Mars(pi=1e-2))
+    data = Samples("bert")
+
+    def run(model: Any, steps: int, resume: str | None = None) -> Any:
+        given = dict(per_device_train_batch_size=16, report_to=[], save_strategy="steps", save_steps=3, use_cpu=True)
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "training"), learning_rate=1e-2, max_steps=6, seed=3, disable_tqdm=True, **given
+        )
+        callback = tnmars.integrations.trainer_callback(examples=64, warmup_steps=1, prune=False)
+
+        class Stop(transformers.TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                control.should_training_stop = state.global_step >= steps
+
+        trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback, Stop()])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # the optimizer's state for gates is dropped after warm-up
+            warnings.filterwarnings("ignore", message=".*pin_memory.*")
+            trainer.train(resume_from_checkpoint=resume)
+        return model
+
+    whole = run(copy.deepcopy(start), 6)
+    again = copy.deepcopy(start)
+    torch.manual_seed(99)  # a fresh process has another random state
+    run(again, 6, str(tmp_path / "training" / "checkpoint-3"))
+    gates = 0
+    for (name, one), two in zip(whole.named_parameters(), again.parameters(), strict=True):
+        gates += ".gates." in name
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6, msg=name)
+    assert gates >= 4
+    noise = [(name, value) for name, value in whole.named_buffers() if ".masks." in name]
+    assert noise and all(torch.equal(value, dict(again.named_buffers())[name]) for name, value in noise)
+
+
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(tnmars.TnmarsError, match="the model has no compiled layer"):
         tnmars.integrations.save_pretrained(bert(), tmp_path)

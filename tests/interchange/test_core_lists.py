@@ -75,6 +75,10 @@ def test_mistakes() -> None:
         from_core_list(cores((4, 2), (2, 5)))
     with pytest.raises(tnmars.TnmarsError, match="kind is 'conv'"):
         from_core_list(cores(*MATRIX), kind="conv")
+    with pytest.raises(tnmars.TnmarsError, match="bias is given, but a layer of kind 'embedding' has none"):
+        from_core_list(cores(*MATRIX), kind="embedding", bias=torch.zeros(18))
+    with pytest.raises(tnmars.ShapeError, match=r"bias has shape \(3,\), but must be"):
+        from_core_list(cores(*MATRIX), bias=torch.zeros(3))
     with pytest.raises(tnmars.TnmarsError, match="a list of cores has nothing for linear"):
         to_core_list(tnmars.Linear(64, 64, family="tr", rank=2))
     padded = tnmars.families.tt("linear", inputs=(2, 3), outputs=(4, 5), rank=2, features={"in": 5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,3 +156,84 @@ def test_a_tied_weight_is_changed_in_the_merged_layer_only() -> None:
     tnmars.merge_adapters_(model)
     assert torch.equal(words(index), vectors)
     assert torch.allclose(model(index), after, atol=1e-5)
+
+
+def test_an_adapter_on_an_adapter_is_merged_with_it() -> None:
+    net = model()
+    x = torch.randn(5, 16, dtype=torch.float64)
+    moved(tnmars.adapter_(net, {"0": "lowrank"}, rank=2, scale=0.5))
+    moved(tnmars.adapter_(net, {"0.base": "tt"}, rank=2))
+    expected = net(x)
+    tnmars.merge_adapters_(net)
+    assert type(net[0]) is nn.Linear
+    torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_an_adapter_that_became_dense_is_merged() -> None:
+    net = model()
+    x = torch.randn(5, 16, dtype=torch.float64)
+    expected = moved(tnmars.adapter_(net, {"0": "lowrank"}, rank=2))(x)
+    tnmars.to_dense_(net)
+    tnmars.merge_adapters_(net)
+    assert type(net[0]) is nn.Linear
+    torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_single_adapter_is_merged() -> None:
+    net = model()
+    adapted = moved(tnmars.adapter_(net, {"0": "lowrank"}, rank=2))[0]
+    x = torch.randn(5, 16, dtype=torch.float64)
+    expected = adapted(x)
+    merged = tnmars.merge_adapters_(adapted)
+    assert type(merged) is nn.Linear
+    torch.testing.assert_close(merged(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_what_cannot_be_merged_is_refused_and_stays() -> None:
+    net = moved(tnmars.adapter_(model(), {"*": "lowrank"}, rank=2))
+    x = torch.randn(5, 16, dtype=torch.float64)
+    expected = net(x)
+    tnmars.as_torch_(net[2])
+    net[2].delta = tnmars.as_torch_(net[2].delta).model
+    with pytest.raises(tnmars.TnmarsError, match=r"adapter of layer '2' is a Sequential now, which has no weight"):
+        tnmars.merge_adapters_(net)
+    torch.testing.assert_close(net(x), expected, rtol=1e-10, atol=1e-10)
+    other = tnmars.adapter_(model(), {"0": "lowrank"}, rank=2)
+    other[0].base = tnmars.from_dense(other[0].base, "lowrank", ranks=2)
+    with pytest.raises(tnmars.TnmarsError, match="layer '0' was compiled after it had an adapter"):
+        tnmars.merge_adapters_(other)
+
+
+@pytest.mark.parametrize("selector", [None, tnmars.Mars(pi=1e-2)])
+def test_adapters_are_loaded_into_the_original_model(tmp_path: Path, selector: tnmars.Selector | None) -> None:
+    net = model()
+    original = copy.deepcopy(net)
+    moved(tnmars.adapter_(net, {"0": "lowrank", "2": "tt"}, rank=2, scale=0.5, selector=selector)).eval()
+    path = tmp_path / "adapters.safetensors"
+    tnmars.save_adapters(net, path)
+    x = torch.randn(5, 16, dtype=torch.float64)
+    again = tnmars.load_adapters_(copy.deepcopy(original), path).eval()
+    assert torch.equal(again(x), net(x))
+    trained = [name for name, value in again.named_parameters() if value.requires_grad]
+    assert trained == [name for name, value in net.named_parameters() if value.requires_grad]
+    moved(again)
+    assert torch.equal(tnmars.load_adapters_(again, path).eval()(x), net(x)), "adapters that are there are replaced"
+    whole = tmp_path / "whole.safetensors"
+    tnmars.save(net, whole)
+    assert path.stat().st_size < whole.stat().st_size
+
+
+def test_adapters_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "adapters.safetensors"
+    tnmars.save_adapters(tnmars.adapter_(model(), {"*": "lowrank"}, rank=2), path)
+    other = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 5))
+    with pytest.raises(tnmars.TnmarsError, match=r"layer '2' is linear of shape \(5, 12\), but its adapter is for"):
+        tnmars.load_adapters_(other, path)
+    assert type(other[0]) is nn.Linear and other[0].weight.requires_grad
+    with pytest.raises(tnmars.TnmarsError, match="layer '2' is not in the model"):
+        tnmars.load_adapters_(nn.Sequential(nn.Linear(16, 12)), path)
+    tnmars.save(model(), path)
+    with pytest.raises(tnmars.CheckpointError, match="it was not written by save_adapters"):
+        tnmars.load_adapters_(model(), path)
+    with pytest.raises(tnmars.TnmarsError, match="the model has no adapter"):
+        tnmars.save_adapters(model(), path)

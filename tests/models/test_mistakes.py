@@ -119,7 +119,7 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         TnmarsError,
         (
             "the model has no layer that can be decomposed.\n"
-            "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can."
+            "  Linear, convolutions and transposed ones, Embedding, EmbeddingBag, recurrent and attention layers can."
         ),
     ),
     "a model with refused layers only": (
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         TnmarsError,
         (
             "the model has no layer that can be decomposed.\n"
-            "  Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can. "
+            "  Linear, convolutions and transposed ones, Embedding, EmbeddingBag, recurrent and attention layers can. "
             "'0': it has the option max_norm, which is not supported."
         ),
     ),

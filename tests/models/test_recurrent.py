@@ -173,3 +173,15 @@ def test_a_recurrent_layer_shrinks() -> None:
         budget="1.5x",
     )
     assert curve.chosen.ratio >= 1.5 and len(curve.chosen.ranks) == 2
+
+
+def test_every_family_can_be_named() -> None:
+    """Also those that must be given more than a rank."""
+    for family in tnmars.families.FAMILIES:
+        layer = tnmars.LSTM(8, 8, family=family, rank=2, recurrent=False)
+        assert layer.weight_ih_l0.shape == (32, 8)
+
+
+def test_a_number_of_modes_that_makes_no_sense() -> None:
+    with pytest.raises(tnmars.TnmarsError, match="ways is 0, but must be at least 1"):
+        tnmars.GRU(8, 8, rank=2, ways=0)

@@ -13,7 +13,8 @@ from torch.func import functional_call, jacrev
 
 from tnmars.errors import TnmarsError
 from tnmars.models import statistics
-from tnmars.models.statistics import Moments, WeightGradients, collect, of_table_and_layer, patches
+from tnmars.models.patches import patches
+from tnmars.models.statistics import Moments, WeightGradients, collect, of_table_and_layer
 from tnmars.models.torch_layers import DenseLayer, describe
 
 F64 = torch.float64

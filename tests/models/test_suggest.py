@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -127,3 +128,48 @@ def test_grouped_convolutions_have_families_too() -> None:
     torch.manual_seed(0)
     found = tnmars.suggest(nn.Conv2d(8, 8, 3, groups=4, bias=False), 100, families=["lowrank", "cp"])
     assert len(found.entries) == 2 and all(entry.parameters <= 100 and entry.error < 1.0 for entry in found.entries)
+
+
+@pytest.mark.parametrize("with_inputs", [False, True])
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(8, 8, 3, groups=4), nn.ConvTranspose2d(8, 4, 3, stride=2, groups=2)], ids=str
+)
+def test_errors_of_grouped_layers_are_recomputed_from_the_dense_weight(layer: nn.Module, with_inputs: bool) -> None:
+    torch.manual_seed(0)
+    layer = copy.deepcopy(layer).double()
+    x = torch.randn(9, 8, 5, 5, dtype=torch.float64) * torch.linspace(0.1, 2.0, 8, dtype=torch.float64)[:, None, None]
+    found = tnmars.suggest(layer, 100, families=["lowrank", "cp", "tt"], inputs=x if with_inputs else None)
+    assert len(found.entries) == 3
+    for entry in found.entries:
+        other = copy.deepcopy(layer)
+        with torch.no_grad():
+            other.weight.copy_(found.build(entry.family).dense())
+            if not with_inputs:
+                expected = (other.weight - layer.weight).norm() / layer.weight.norm()
+            else:
+                other.bias.zero_()
+                whole = layer(x) - layer.bias[:, None, None]
+                expected = (other(x) - whole).norm() / whole.norm()
+        assert entry.error == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_more_parameters_than_the_dense_weight_has() -> None:
+    with pytest.raises(
+        tnmars.TnmarsError, match="parameters is 65, but the dense weight has 64: it is exact and smaller"
+    ):
+        tnmars.suggest(nn.Linear(8, 8), 65)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "text"),
+    [
+        (nn.Linear(8, 4), torch.randn(5, 7), r"shape \(5, 7\) and dtype torch.float32, which Linear\("),
+        (nn.Linear(8, 4), torch.ones(5, 8, dtype=torch.int64), "dtype torch.int64, which Linear"),
+        (nn.Conv2d(2, 4, 3), torch.randn(5, 8), r"which Conv2d\("),
+        (nn.Embedding(9, 4), torch.tensor([[9]]), r"which Embedding\(9, 4\) does not take"),
+        (nn.Embedding(9, 4), torch.randn(3), r"which Embedding\(9, 4\) does not take"),
+    ],
+)
+def test_inputs_that_the_layer_does_not_take(layer: nn.Module, x: torch.Tensor, text: str) -> None:
+    with pytest.raises(tnmars.TnmarsError, match=text):
+        tnmars.suggest(layer, 20, inputs=x, families=["lowrank"])

@@ -22,6 +22,9 @@ LAYERS = [
     nn.Conv1d(3, 4, 2),
     nn.Conv2d(3, 4, (2, 3)),
     nn.Conv3d(3, 4, 2),
+    nn.ConvTranspose1d(3, 4, 2),
+    nn.ConvTranspose2d(3, 4, (2, 3)),
+    nn.ConvTranspose3d(3, 4, 2),
     nn.Embedding(9, 4),
     nn.EmbeddingBag(9, 4),
 ]
@@ -66,7 +69,6 @@ class Other(nn.Linear):
         (nn.EmbeddingBag(4, 4, mode="max"), "its mode is 'max'; only 'sum' and 'mean' are supported"),
         (nn.EmbeddingBag(4, 4, include_last_offset=True), "it has include_last_offset, which is not supported"),
         (nn.ReLU(), None),
-        (nn.ConvTranspose2d(3, 3, 3), None),
         (nn.Bilinear(3, 3, 3), None),
     ],
 )

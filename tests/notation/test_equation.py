@@ -82,12 +82,40 @@ def test_a_linear_graph_flattens_the_features() -> None:
     torch.testing.assert_close(layer(x.flatten(1)), expected)
 
 
+@pytest.mark.parametrize(
+    "equation", ["bgi,gir,gro->bgo", "bj,j->bj", "big,gio->bog", "xgi,gir,rgjo,ygj->xygo", "bghi,ghi->bgh"]
+)
+def test_letters_of_input_core_and_result_are_groups(equation: str) -> None:
+    sizes = {letter: size for letter, size in zip("gihjro", (2, 4, 3, 5, 3, 6), strict=True) if letter in equation}
+    graph = tnmars.einsum(equation, **sizes)
+    assert {mode.name for mode in graph.of_role(tnmars.Role.GROUP)} == set("ghj") & set(equation.partition("->")[2])
+    layer = tnmars.compile(graph, dtype=torch.float64)
+    terms = equation.partition("->")[0].split(",")
+    cores = iter([layer.cores.get(name) for name in graph.cores])
+    lengths = {**sizes, "b": 7, "x": 3, "y": 2}
+    is_input = [not set(term) <= set(sizes) for term in terms]
+    inputs = [torch.randn([lengths[letter] for letter in term], dtype=torch.float64) for term in terms]
+    operands = [value if given else next(cores) for value, given in zip(inputs, is_input, strict=True)]
+    found = layer(*[value for value, given in zip(inputs, is_input, strict=True) if given])
+    torch.testing.assert_close(found, torch.einsum(equation, *operands), rtol=1e-10, atol=1e-10)
+
+
+def test_a_linear_graph_with_groups() -> None:
+    graph = tnmars.einsum("bgi,gir,gro->bgo", g=2, i=4, r=3, o=5, kind="linear")
+    assert (graph.groups, graph.in_features, graph.out_features) == (2, 8, 10)
+    layer = tnmars.compile(graph, dtype=torch.float64)
+    x = torch.randn(7, 2, 4, dtype=torch.float64)
+    expected = torch.einsum("bgi,gir,gro->bgo", x, *(layer.cores.get(name) for name in graph.cores))
+    torch.testing.assert_close(layer(x.flatten(1)), expected.flatten(1))
+    with pytest.raises(tnmars.GraphError, match="not that of a linear layer"):
+        tnmars.einsum("big,gir,gro->bgo", g=2, i=4, r=3, o=5, kind="linear")
+
+
 MISTAKES = {
     "bi,ir,ro": "'bi,ir,ro' is not an einsum equation.",
     "b...i,io->bo": "equation 'b...i,io->bo' has an ellipsis.",
     "bi,iro->bo": "letter 'r' is on one core only and is summed.",
     "bi,irr,ro->bo": "letter 'r' stands twice on 'irr' of the equation.",
-    "bi,ij->bij": "letter 'i' is on an input, on a core and in the result.",
     "bi,ir,ro->boz": "letter 'z' of the result is on no operand.",
     "bi,cj->bcij": "has no core: every operand is an input.",
 }

@@ -46,8 +46,11 @@ def size_of(tree: Tree) -> int:
     return size_of(tree.part) if isinstance(tree, Rows) else size_of(tree.left) + size_of(tree.right)
 
 
+WITH_INPUTS = ("linear", "conv", "conv_transpose", "map")
+
+
 @settings(max_examples=cases(500))
-@given(graph=graphs(["linear", "conv", "map"]), optimizer=st.sampled_from(OPTIMIZERS), grad=st.booleans())
+@given(graph=graphs(WITH_INPUTS), optimizer=st.sampled_from(OPTIMIZERS), grad=st.booleans())
 def test_a_tree_has_every_leaf_once(graph: Graph, optimizer: str, grad: bool) -> None:
     for terms in groups(graph):
         for network in (layer_network(graph, terms, 16), weight_network(graph, terms)):

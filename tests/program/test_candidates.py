@@ -131,12 +131,12 @@ def test_a_chunk_at_a_time_is_what_a_chunked_form_computes() -> None:
 
 
 @settings(max_examples=cases(300))
-@given(graph=graphs(["linear", "conv"]), weighing=st.sampled_from(WEIGHINGS))
+@given(graph=graphs(["linear", "conv", "conv_transpose"]), weighing=st.sampled_from(WEIGHINGS))
 def test_the_dense_form_is_always_among_them(graph: Graph, weighing: Weighing) -> None:
     forms = layer_forms(graph, 16, weighing, 8)
     is_blocks = graph.kind == "linear" and bool(graph.of_role(Role.GROUP))  # torch has no such layer
     assert any(form.frame.dense.startswith("F.") for form in forms) == (not is_blocks)
-    assert any(not form.frame.dense for form in forms) or graph.kind == "conv"
+    assert any(not form.frame.dense for form in forms) or graph.kernel_size
     if is_blocks and len(graph.terms) == 1:
         assert any(len(form.program.parts) == 1 for form in forms), "all cores contracted, then a product of blocks"
     assert [form.cost for form in forms] == sorted(form.cost for form in forms)
@@ -226,7 +226,7 @@ def proportion(graph: Graph, batch: int, image: int) -> int:
             numbers.cores + numbers.dense + sum(prod(sizes[name] for axis in axes for name in axis) for axes in tensors)
         )
     pixels = batch * image ** len(graph.kernel_size)
-    inside = graph.in_features if graph.kind in ("linear", "conv") else 1
+    inside = graph.in_features if graph.kind in ("linear", "conv", "conv_transpose") else 1
     return numbers.cores + numbers.dense + pixels * (inside + graph.out_features)
 
 

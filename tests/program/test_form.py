@@ -62,7 +62,7 @@ def planned(graph: Graph, form: Form, batch: int, image: int) -> TNModule:
 
 
 @settings(max_examples=cases(500))
-@given(data=st.data(), graph=graphs(["conv", "linear"]), batch=st.sampled_from((1, 9, 37)))
+@given(data=st.data(), graph=graphs(["conv", "conv_transpose", "linear"]), batch=st.sampled_from((1, 9, 37)))
 def test_macs_are_what_torch_counts(data: st.DataObject, graph: Graph, batch: int) -> None:
     """For every form, with stride, dilation, padding, and chunks that do not divide the batch."""
     given = data.draw(options(graph))

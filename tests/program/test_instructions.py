@@ -210,7 +210,7 @@ def test_a_fault_is_seen_or_changes_nothing(found: tuple[Graph, Form], seed: int
     check_faults(*found, seed)
 
 
-@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("at", range(7))
 def test_a_fault_of_a_known_graph_is_seen_or_changes_nothing(at: int) -> None:
     graph = list(some_graphs())[at]
     for weighing in WEIGHINGS:
@@ -261,6 +261,7 @@ def test_a_gate_on_another_axis_is_seen(count: int) -> None:
 
 def some_graphs() -> Iterator[Graph]:
     yield tnmars.families.cp("conv", inputs=(4,), outputs=(4,), kernel=(3, 3), rank=3)
+    yield tnmars.families.cp("conv_transpose", inputs=(4,), outputs=(3,), kernel=(3, 2), rank=3, options={"stride": 2})
     yield tnmars.families.tt("embedding", lookup=(4, 4), outputs=(4, 4), rank=2)
     yield tnmars.families.btd("linear", inputs=(4, 4), outputs=(4, 4), rank=2, terms=2)
     yield tnmars.network(
@@ -301,6 +302,9 @@ OURS = {
         "conv1d",
         "conv2d",
         "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
         "cat",
         "split",
     ),
@@ -315,6 +319,8 @@ OURS = {
         "unsqueeze",
         "stride",
         "padding",
+        "output_padding",
+        "flatten",
         "dilation",
         "groups",
         "same",

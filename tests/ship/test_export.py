@@ -35,11 +35,11 @@ from tnmars.ship import export
 
 NAMES = [path.stem for path in SPECS]
 SOME = ("lowrank_linear", "odd_two_terms", "odd_names", "tucker2_lenet_conv", "tt_conv_naive", "lowrank_embedding")
-SOME += ("tucker_tensor", "bilinear_pooling")
+SOME += ("tucker_tensor", "bilinear_pooling", "cp_conv_transpose")
 """Specs of every kind that go through what is slow also in a quick run; thorough ones take all."""
 BATCHES = (5, 7)
 """So near to each other that inductor splits its sums alike; it has programs for ranges of sizes."""
-FIXED = {"conv": 6} if THOROUGH else {}
+FIXED = {"conv": 6, "conv_transpose": 6} if THOROUGH else {}
 """The length of data axes other than the batch, for the kinds where inductor wants one: it takes the size of an image
 for a constant also in torch's own layers, and where it is told not to, may fail in training (pytorch issue 185510)."""
 
@@ -74,7 +74,7 @@ def inputs(graph: Graph, batch: int, length: int = 0, dtype: torch.dtype = torch
     length = length or batch
     if graph.kind == "linear":
         return (torch.randn(batch, graph.in_features, dtype=dtype),)
-    if graph.kind == "conv":
+    if graph.kernel_size:
         image = [5 + length + at for at in range(len(graph.kernel_size))]
         return (torch.randn(batch, graph.in_features, *image, dtype=dtype),)
     if graph.kind == "embedding":
@@ -96,7 +96,7 @@ def inputs(graph: Graph, batch: int, length: int = 0, dtype: torch.dtype = torch
 
 def data_axes(graph: Graph) -> list[list[int]]:
     """For each input, the axes whose length is the caller's."""
-    if graph.kind == "conv":
+    if graph.kernel_size:
         return [[0, *range(2, 2 + len(graph.kernel_size))]]
     if graph.kind == "map":
         modes = {mode.name for mode in graph.modes}

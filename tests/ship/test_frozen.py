@@ -514,7 +514,7 @@ def test_wrong_examples_are_refused() -> None:
 
 @settings(max_examples=cases(500))
 @given(
-    graph=graphs(kinds=("linear", "conv"), least_terms=1),
+    graph=graphs(kinds=("linear", "conv", "conv_transpose"), least_terms=1),
     form=st.sampled_from(("compact", "fast")),
     batch=st.sampled_from((3, 1, 0, 300)),
     seed=st.integers(0, 2**31),

@@ -124,7 +124,7 @@ def wrong(graph: Graph) -> str:
             tnmars.compile(graph)
         return ""
     is_large = prod(graph.dense_shape) > LARGE or count(graph).cores > LARGE
-    reaches = [*oracle.image_for(graph, (WIDE,) * graph.window.ndim), *_padding(graph)] if graph.kind == "conv" else [0]
+    reaches = [*oracle.image_for(graph, (WIDE,) * graph.window.ndim), *_padding(graph)] if graph.kernel_size else [0]
     is_wide = max(reaches) > WIDE
     layer = oracle.compiled(graph, 4, dtype=torch.float64, device="meta" if is_large or is_wide else "cpu")
     if is_wide:

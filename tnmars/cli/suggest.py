@@ -21,7 +21,7 @@ FILES = (".npy", ".safetensors")
 @click.option("--key", help="The name of the weight in a .safetensors file, or of the layer of a model.")
 @click.option(
     "--kind",
-    type=click.Choice(["linear", "conv", "embedding"]),
+    type=click.Choice(["linear", "conv", "conv_transpose", "embedding"]),
     help="What a weight belongs to [default: linear with 2 axes, else conv].",
 )
 @click.option(

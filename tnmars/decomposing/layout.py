@@ -35,27 +35,22 @@ class Flat:
 
 def source(graph: Graph) -> Flat:
     """The axis of the inputs and taps of a group, or of the rows of a table; it has no modes for a plain tensor."""
-    return _flat(graph, lambda role: role not in (Role.GROUP, Role.OUT, Role.FREE))
+    return _flat(graph, (Role.IN, Role.PATCH), (Role.LOOKUP,), (Role.KERNEL,))
 
 
 def outputs(graph: Graph) -> Flat:
     """The axis of outputs, of all groups; it has no modes for a plain tensor."""
-    return _flat(graph, lambda role: role in (Role.GROUP, Role.OUT))
+    return _flat(graph, (Role.GROUP, Role.OUT))
 
 
-def _flat(graph: Graph, belongs: object) -> Flat:
-    assert callable(belongs)
-    roles = {mode.name: mode.role for mode in graph.modes}
-    sizes = {mode.name: mode.size for mode in graph.modes}
-    parts = [
-        (axis, real)
-        for axis, real in zip(graph.weight_axes, graph.weight_lengths, strict=True)
-        if axis and belongs(roles[axis[0]])
-    ]
+def _flat(graph: Graph, *parts: tuple[Role, ...]) -> Flat:
+    """The axis of some parts, each of which holds the modes of its roles; parts without modes are left out."""
+    held = [modes for roles in parts if (modes := [mode for role in roles for mode in graph.of_role(role)])]
+    rooms = [prod(mode.size for mode in modes) for modes in held]
     return Flat(
-        tuple(name for axis, _ in parts for name in axis),
-        tuple(real for _, real in parts),
-        tuple(prod(sizes[name] for name in axis) for axis, _ in parts),
+        tuple(mode.name for modes in held for mode in modes),
+        tuple(graph.padding.get(modes[0].role, (room, room))[1] for modes, room in zip(held, rooms, strict=True)),
+        tuple(rooms),
     )
 
 
@@ -74,6 +69,14 @@ def by_modes(graph: Graph, weight: Tensor) -> Tensor:
     held = [prod(sizes[name] for name in axis) for axis in graph.weight_axes]
     values = padded(weight.detach().to("cpu", torch.float64).reshape(graph.weight_lengths), graph.weight_lengths, held)
     return values.reshape([sizes[name] for name in order]).permute([order.index(name) for name in sizes])
+
+
+def outputs_first(graph: Graph, weight: Tensor) -> Tensor:
+    """A weight in torch's layout with the axis of all outputs in front, where a transposed convolution has inputs."""
+    if not graph.rules.is_transposed:
+        return weight
+    split = weight.reshape(graph.groups, -1, *weight.shape[1:])
+    return split.transpose(1, 2).flatten(0, 1)
 
 
 def in_torch(graph: Graph, values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tnmars.arguments import check_arguments
 from tnmars.decomposing.factors import Factor, Weighting
-from tnmars.decomposing.layout import Flat, outputs, padded, source
+from tnmars.decomposing.layout import Flat, outputs, outputs_first, padded, source
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.kinds import Role
@@ -172,7 +172,7 @@ def weighting(graph: Graph, weight: Tensor, metric: Metric | None) -> Weighting 
         factors.append(metric.factor("outputs", outside))
     responses = None
     if metric.responses is not None and metric.inputs is None:
-        responses = Factor(outside.modes, _spread(_responses(weight, outside, metric), outside))
+        responses = Factor(outside.modes, _spread(_responses(outputs_first(graph, weight), outside, metric), outside))
     scale = 1.0
     if metric.inputs is None and metric.channels is None and metric.responses is not None:
         scale = _level(weight, metric.responses)
@@ -194,7 +194,7 @@ def _check(graph: Graph, metric: Metric) -> None:
             text = f"{name} of the metric has size {value.shape[0]:,}, but must have {axis.length:,}."
             raise ShapeError(Problem(text, f"The dense weight has shape {graph.dense_shape}: {graph.signature}."))
     if metric.channels is not None:
-        if graph.kind != "conv":
+        if not graph.rules.is_spatial:
             text = f"the metric has channels, but the graph is of kind '{graph.kind}'."
             raise TnmarsError(Problem(text, "Channels are for convolutions; give inputs."))
         channels = graph.in_features // graph.groups

@@ -41,7 +41,8 @@ class Graph(Fields):
     Usually `tnmars.network`, a family or a spec file makes a graph.
 
     Args:
-        kind: What the layer does: `"linear"`, `"conv"`, `"embedding"`, `"tensor"` or `"map"`.
+        kind: What the layer does: `"linear"`, `"conv"`, `"conv_transpose"`, `"embedding"`, `"tensor"` or
+            `"map"`.
         modes: The open edges. Within a role their order is that of the flattened axis, first mode slowest.
         terms: The summands. Without any, the weight is zero.
         shared: Names of modes that sit on several cores; each of their values selects a slice of all these cores.
@@ -207,11 +208,12 @@ class Graph(Fields):
     def dense_shape(self) -> tuple[int, ...]:
         """The shape of the weight in torch's layout, without padding; one axis per mode if torch has no layout.
 
-        With groups, as torch has it: all outputs by the inputs of one group.
+        With groups, as torch has it: all outputs by the inputs of one group; if the inputs come first, the reverse.
         """
         if not self.rules.layout:
             return tuple(mode.size for mode in self.modes)
-        lengths = {**self._real_sizes, Role.IN: self.in_features // self.groups}
+        within = Role.OUT if self.rules.is_transposed else Role.IN
+        lengths = {**self._real_sizes, within: self._real_sizes[within] // self.groups}
         axes = [self.kernel_size if role is Role.KERNEL else (lengths[role],) for role in self.rules.layout]
         return tuple(size for axis in axes for size in axis)
 
@@ -220,11 +222,14 @@ class Graph(Fields):
         """The modes on each axis of the dense weight, in torch's order, before padding is cut off.
 
         One axis for each role of the kind's layout, patch modes on the axis of the inputs, group modes in front of the
-        outputs; a role without modes has an empty axis. One axis per mode if torch has no layout.
+        outputs, or of the inputs if they come first; a role without modes has an empty axis. One axis
+        per mode if torch has no layout.
         """
         if not self.rules.layout:
             return tuple((mode.name,) for mode in self.modes)
         along = {Role.IN: (Role.IN, Role.PATCH), Role.OUT: (Role.GROUP, Role.OUT)}
+        if self.rules.is_transposed:
+            along = {Role.IN: (Role.GROUP, Role.IN)}
         held = (along.get(role, (role,)) for role in self.rules.layout)
         return tuple(tuple(mode.name for role in roles for mode in self.of_role(role)) for roles in held)
 
@@ -252,7 +257,7 @@ class Graph(Fields):
     @cached_property
     def window(self) -> Window:
         """The kernel with its stride, dilation and padding; it has no axes if the layer is not a convolution."""
-        return Window.of(self.kernel_size, dict(self.options))
+        return Window.of(self.kernel_size, dict(self.options), is_transposed=self.rules.is_transposed)
 
     @cached_property
     def padding(self) -> Mapping[Role, tuple[int, int]]:
@@ -269,7 +274,7 @@ class Graph(Fields):
         groups = f", {self.groups} groups" if self.of_role(Role.GROUP) else ""
         if self.kind == "linear":
             return f"{self.in_features} -> {self.out_features}{groups}"
-        if self.kind == "conv":
+        if self.rules.is_spatial:
             return f"{self.in_features} -> {self.out_features}, kernel {'x'.join(map(str, self.kernel_size))}{groups}"
         if self.kind == "embedding":
             return f"{self.vocab} rows of {self.out_features}"

@@ -77,6 +77,10 @@ PADDING_MODE = Option(
 )
 BORDERS = ("zeros", "reflect", "replicate", "circular")
 """The ways to pad the input of a convolution."""
+CUT = Option("padding", "margins", 0, "entries cut off on each side of the output, one number or one per spatial axis")
+OUTPUT_PADDING = Option(
+    "output_padding", "margins", 0, "entries added at the end of each output axis, less than stride or dilation"
+)
 DILATION = Option("dilation", "axes", 1, "the distance between taps, one number or one per spatial axis")
 BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to the output")
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")
@@ -104,6 +108,8 @@ class Kind:
     meaning: str
     has_operands: bool = False
     """Whether the inputs and the output are named and laid out by the user."""
+    is_transposed: bool = False
+    """Whether an input position gives to the output positions under the taps, instead of an output position taking."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -140,6 +146,16 @@ KINDS = {
             (Role.OUT, Role.IN, Role.KERNEL),
             (STRIDE, PADDING, DILATION, BIAS, PADDING_MODE),
             "torch.nn.Conv1d, Conv2d or Conv3d",
+        ),
+        Kind(
+            "conv_transpose",
+            ((Role.IN, Role.GROUP), (Role.OUT, Role.GROUP)),
+            (Role.KERNEL,),
+            (Role.IN, Role.OUT),
+            (Role.IN, Role.OUT, Role.KERNEL),
+            (STRIDE, CUT, OUTPUT_PADDING, DILATION, BIAS),
+            "torch.nn.ConvTranspose1d, ConvTranspose2d or ConvTranspose3d",
+            is_transposed=True,
         ),
         Kind(
             "embedding",

@@ -45,7 +45,7 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
         text = f"option '{option.name}' is {value!r}, but must be one of {', '.join(BORDERS)}."
     elif option.takes == "axes":
         text = _axes_problem(option, value, spatial, least=1)
-    elif option.takes == "padding" and value not in ("same", "valid"):
+    elif option.takes == "margins" or (option.takes == "padding" and value not in ("same", "valid")):
         text = _axes_problem(option, value, spatial, least=0)
     return Problem(text, f"It takes: {option.meaning}.") if text else None
 
@@ -70,12 +70,32 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
                 f"It must be from {-rows} to {rows - 1}.",
                 path=(key,),
             )
+    if "output_padding" in known:
+        yield from _output_padding(given, spatial)
     if given.get("padding") == "same" and given.get("stride", 1) not in (1, [1] * spatial, (1,) * spatial):
         yield Problem(
             "padding 'same' requires a stride of 1.",
             "torch refuses it too: give the padding in numbers.",
             path=("padding",),
         )
+
+
+def _output_padding(given: Mapping[str, object], spatial: int) -> Iterator[Problem]:
+    """Torch's rule: an entry that no tap of an input reaches must be less than a stride or a dilation away."""
+    sizes = []
+    for name, default in (("output_padding", 0), ("stride", 1), ("dilation", 1)):
+        value = given.get(name, default)
+        sizes.append([value] * spatial if is_int(value, 0) else value)
+    if any(not isinstance(value, (list, tuple)) or len(value) != spatial for value in sizes):
+        return  # reported as such
+    for axis, (extra, stride, dilation) in enumerate(zip(*sizes, strict=True)):
+        if all(map(is_int, (extra, stride, dilation))) and extra >= max(stride, dilation):
+            yield Problem(
+                f"option 'output_padding' is {extra} on spatial axis {axis + 1}, but must be less than the stride "
+                f"{stride} or the dilation {dilation}.",
+                "torch refuses it too: pad the output instead.",
+                path=("output_padding",),
+            )
 
 
 def canonical(kind: Kind, given: Mapping[str, object], rows: int) -> tuple[tuple[str, OptionValue], ...]:

@@ -6,7 +6,10 @@ moves after it, and the model is pruned in place when training ends.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,14 +33,21 @@ class Gating:
     prune: bool
     seed: int | None
     schedule: MaskSchedule | None = None
+    state: dict[str, Any] | None = None
+    """The state of the schedule in the checkpoint that training goes on from."""
 
-    def begin(self, model: nn.Module, total_steps: int) -> None:
+    def begin(self, model: nn.Module, total_steps: int, optimizer: Any = None, done: int = 0) -> None:
+        """Makes the schedule, which begins after `done` steps, or where the checkpoint has left it."""
         if not any(layer.selector is not None for _, layer in layers(model)):
             hint = "Compile layers with selector=tnmars.Mars(), or leave the callback out."
             raise TnmarsError(Problem("no layer of the model has a selector: there is nothing to learn.", hint))
         if total_steps < 1:
             raise TnmarsError("the number of training steps is not known; set max_steps.")
-        self.schedule = MaskSchedule(model, total_steps, warmup_steps=self.warmup_steps, seed=self.seed)
+        own = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self.schedule = MaskSchedule(model, total_steps, warmup_steps=self.warmup_steps, seed=self.seed, optimizer=own)
+        known = {} if self.state is None else {"seed": self.state["seed"]}
+        self.schedule.load_state_dict({**self.schedule.state_dict(), **known, "steps": done})
+        self.state = None
 
     def add_gradient(self, model: nn.Module) -> None:
         """Adds the gradient of the penalty to those of the loss."""
@@ -48,6 +58,15 @@ class Gating:
     def moved(self) -> None:
         if self.schedule is not None:
             self.schedule.step()
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on with the same noise."""
+        return {} if self.schedule is None else self.schedule.state_dict()
+
+    def load(self, state: object) -> None:
+        """Takes the state that a checkpoint has; one without a seed is as good as none."""
+        if isinstance(state, dict) and type(state.get("seed")) is int:
+            self.state = state
 
     def end(self, model: nn.Module) -> None:
         if self.prune:
@@ -64,7 +83,9 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
     """A callback for the `Trainer` of transformers that learns the ranks of layers with a selector.
 
     Gradients of the penalty are added after gradients are clipped. The optimizer sees them as if the penalty were a
-    part of the loss; the loss that is logged is without it.
+    part of the loss; the loss that is logged is without it. Training that goes on from a checkpoint
+    (`resume_from_checkpoint`) has the gates, noise and temperature that it would have had: the seed is in the file
+    `tnmars_schedule.json` of each checkpoint.
 
     Args:
         examples: The number of training examples, which the penalty is divided by.
@@ -90,8 +111,19 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
     class RankCallback(base):  # type: ignore[misc]
         """Learns ranks."""
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-            gating.begin(model, int(state.max_steps))
+        def on_train_begin(
+            self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+        ) -> None:
+            path = _record(args, state)
+            if state.global_step and path.is_file():
+                with suppress(ValueError):  # then the noise differs, but the step does not
+                    gating.load(json.loads(path.read_text(encoding="utf-8")))
+            gating.begin(model, int(state.max_steps), optimizer, int(state.global_step))
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            path = _record(args, state)
+            if state.is_world_process_zero and path.parent.is_dir():
+                path.write_text(json.dumps(gating.saved()), encoding="utf-8")
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
             gating.add_gradient(model)
@@ -105,8 +137,16 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
     return RankCallback()
 
 
+def _record(args: Any, state: Any) -> Path:
+    """The file of a checkpoint that has the state of the schedule."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "tnmars_schedule.json"
+
+
 def lightning_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True, seed: int | None = None) -> Any:
     """A callback for Lightning that learns the ranks of layers with a selector.
+
+    Its state is a part of Lightning's checkpoints: training that goes on from one (`ckpt_path`) has the gates, noise
+    and temperature that it would have had.
 
     Args:
         examples: The number of training examples, which the penalty is divided by.
@@ -133,7 +173,14 @@ def lightning_callback(*, examples: int, warmup_steps: int = 0, prune: bool = Tr
         """Learns ranks."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            gating.begin(pl_module, int(trainer.estimated_stepping_batches))
+            optimizer = trainer.optimizers[0] if trainer.optimizers else None
+            gating.begin(pl_module, int(trainer.estimated_stepping_batches), optimizer, int(trainer.global_step))
+
+        def state_dict(self) -> dict[str, Any]:
+            return gating.saved()
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            gating.load(state_dict)
 
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             gating.add_gradient(pl_module)

@@ -30,8 +30,8 @@ def save_pretrained(model: Any, folder: str | Path, **options: Any) -> None:
     """Saves a compressed model of transformers, with the graphs of its layers in config.json.
 
     `from_pretrained` of any class of transformers loads it again, once `tnmars.integrations.register()` was called.
-    The model itself remembers its graphs: until its layers change again, its own `save_pretrained` does the same,
-    for example in a `Trainer`.
+    From then on the model's own `save_pretrained` does the same, for example in a `Trainer`: it writes the graphs that
+    the layers have at that time, and none once `to_dense_` has replaced all of them.
 
     Args:
         model: A `PreTrainedModel` with compiled layers, pruned or with gates.
@@ -51,10 +51,22 @@ def save_pretrained(model: Any, folder: str | Path, **options: Any) -> None:
     transformers = library("transformers", EXTRA)
     if not isinstance(model, transformers.PreTrainedModel):
         raise TnmarsError(Problem(f"{type(model).__name__} is not a model of transformers.", "Use tnmars.save."))
+    if not any(map(_is_layer, model.modules())):
+        raise TnmarsError(Problem("the model has no compiled layer.", "Compress it first, or save it as it is."))
+    _remember(model)
+    model.save_pretrained(folder, **options)
+
+
+def _remember(model: Any) -> None:
+    """Puts the graphs that the layers of a model have now into its config; takes them out if there are none."""
     held: nn.Module = model
     header = contents(held)[0]["layers"]
     if not header:
-        raise TnmarsError(Problem("the model has no compiled layer.", "Compress it first, or save it as it is."))
+        model.hf_quantizer = None
+        model.config.__dict__.pop("quantization_config", None)
+        model.__dict__.pop("_tied_weights_keys", None)  # those of the class again
+        model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+        return
     rebuilt = [entry["names"][0] for entry in header if entry["rebuilt"]]
     if rebuilt:
         text = f"{listing(rebuilt)}: parameters that are rebuilt from cores cannot be saved this way."
@@ -64,7 +76,6 @@ def save_pretrained(model: Any, folder: str | Path, **options: Any) -> None:
     model.config.quantization_config = config(layers=header, tied=tied)
     model.hf_quantizer = quantizer(model.config.quantization_config, pre_quantized=True)
     _tie_names(model, tied)
-    model.save_pretrained(folder, **options)
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
@@ -127,6 +138,10 @@ def register() -> tuple[Any, Any]:
             put_layers_(model, self.quantization_config.layers)
             _tie_names(model, self.quantization_config.tied)
             return model
+
+        def get_state_dict_and_metadata(self, model: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
+            _remember(model)  # save_pretrained calls it before it writes the config
+            return None, {}
 
         def is_serializable(self, *_: Any, **__: Any) -> bool:
             return True

@@ -129,6 +129,8 @@ def _filled(graph: Graph, values: Mapping[str, Tensor], bias: Tensor | None) -> 
     first = next(iter(values.values()))
     if len(dtypes) > 1:
         raise TnmarsError(f"the arrays are of several types: {listing(sorted(map(str, dtypes)))}.")
+    if bias is not None and not graph.has_bias:
+        raise TnmarsError(f"bias is given, but a layer of kind '{graph.kind}' has none. Leave it out.")
     if bias is not None and tuple(bias.shape) != (graph.out_features,):
         raise ShapeError(f"bias has shape {tuple(bias.shape)}, but must be ({graph.out_features},).")
     with torch.random.fork_rng(devices=[]):  # cores are drawn first

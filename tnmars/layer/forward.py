@@ -20,10 +20,10 @@ def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor
     """The output of a layer."""
     if "input" in named and not inputs and not layer.graph.inputs:  # as torch's own layers name it
         inputs, named = (named["input"],), {name: value for name, value in named.items() if name != "input"}
-    for value in (*inputs, *named.values()):
+    kind = kind_of(layer.graph)
+    for value in (*inputs, *(value for name, value in named.items() if name not in kind.settings)):
         if value is not None and not isinstance(value, Tensor):
             raise ShapeError(f"input is of type {type(value).__name__}, but must be a torch.Tensor.")
-    kind = kind_of(layer.graph)
     try:
         output = kind.forward(layer, *inputs, **named)
     except RuntimeError as error:

@@ -94,9 +94,9 @@ class Shell(nn.Module):
 class TNModule(Shell):
     """A layer whose weight is a tensor network. `tnmars.compile` makes one.
 
-    It is used like torch's own layer of its kind: `torch.nn.Linear`, `Conv1d` to `Conv3d`, `Embedding` or
-    `EmbeddingBag`, with the same sizes as attributes (`in_features`, `kernel_size`, ...). It can be saved, pickled,
-    copied, moved with `to`, and compiled with `torch.compile`.
+    It is used like torch's own layer of its kind: `torch.nn.Linear`, `Conv1d` to `Conv3d`, `ConvTranspose1d` to
+    `3d`, `Embedding` or `EmbeddingBag`, with the same sizes as attributes (`in_features`, `kernel_size`, ...). It can
+    be saved, pickled, copied, moved with `to`, and compiled with `torch.compile`.
 
     Args:
         planner: The graph, and how its contraction is planned.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -14,11 +15,11 @@ from tnmars.arguments import check_arguments
 from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Role
-from tnmars.layer.module import TNModule
+from tnmars.layer.module import Shell, TNModule
 from tnmars.models.back import eval_weight
 from tnmars.models.rules import Candidate, Rules, candidates, matched
 from tnmars.models.sites import Site, sites
-from tnmars.models.torch_layers import is_transposed
+from tnmars.models.torch_layers import describe, is_transposed
 from tnmars.select.base import Selector
 
 
@@ -105,11 +106,15 @@ def adapter_(
         made[name] = Adapted(site.module, _delta(graph, site, selector), float(scale)).train(site.module.training)
     if not made:
         raise TnmarsError("no layer of the model can have an adapter. Nothing was changed.")
+    return put_adapters_(model, {place: adapted for name, adapted in made.items() for place in known[name].names})
+
+
+def put_adapters_(model: nn.Module, made: Mapping[str, Adapted]) -> nn.Module:
+    """The model given with adapters by name; everything else is frozen."""
     for value in model.parameters():
         value.requires_grad_(False)
     for name, adapted in made.items():
-        for place in known[name].names:
-            model.set_submodule(place, adapted)
+        model.set_submodule(name, adapted)
     return model
 
 
@@ -153,10 +158,10 @@ def merge_adapters_(model: nn.Module) -> nn.Module:
         model: A model that `adapter_` changed.
 
     Returns:
-        The model given.
+        The model given; if it is an adapter itself, the layer in its place.
 
     Raises:
-        TnmarsError: The model has no adapter.
+        TnmarsError: The model has no adapter, or one that has no weight any more. Nothing was changed then.
 
     Example:
         >>> import torch, tnmars
@@ -170,17 +175,49 @@ def merge_adapters_(model: nn.Module) -> nn.Module:
     found = {name: part for name, part in model.named_modules(remove_duplicate=False) if isinstance(part, Adapted)}
     if not found:
         raise TnmarsError("the model has no adapter: adapter_ puts them in.")
+    problems = [problem for name, adapted in found.items() for problem in _mergeable(name, adapted)]
+    if problems:
+        raise TnmarsError([*problems, Problem("Nothing was changed.")])
     holders = Counter(id(value) for part in model.modules() for value in part._parameters.values())
+    done: dict[nn.Module, nn.Module] = {}
     with torch.no_grad():
         for adapted in dict.fromkeys(found.values()):
-            dense = eval_weight(adapted.delta)
-            base: Any = adapted.base
-            if holders[id(base.weight)] > 1:
-                base.weight = nn.Parameter(base.weight.clone(), requires_grad=base.weight.requires_grad)
-            base.weight += adapted.scale * (dense.T if is_transposed(base) else dense)
+            done[adapted] = _merged(adapted, holders, done)
     for name, adapted in found.items():
-        model.set_submodule(name, adapted.base)
+        if not name:
+            return done[adapted]
+        if name in dict(model.named_modules(remove_duplicate=False)):  # an adapter in an adapter is merged with it
+            model.set_submodule(name, done[adapted])
     return model
+
+
+def _mergeable(name: str, adapted: Adapted) -> Iterator[Problem]:
+    """What prevents merging an adapter: its parts may have been converted since."""
+    called = f"layer '{name}'" if name else "the layer"
+    delta: nn.Module = adapted.delta
+    if not isinstance(delta, TNModule) and describe(delta) is None:
+        text = f"the adapter of {called} is a {type(delta).__name__} now, which has no weight to add."
+        yield Problem(text, "Merge before as_torch_ and freeze.")
+    if not isinstance(adapted.base, Adapted) and isinstance(adapted.base, Shell):
+        text = f"{called} was compiled after it had an adapter, and an adapter is added to a dense weight."
+        yield Problem(text, "Use tnmars.to_dense_ first.")
+
+
+def _merged(adapted: Adapted, holders: Counter[int], done: dict[nn.Module, nn.Module]) -> nn.Module:
+    """The layer of an adapter with the adapter added to its weight; of an adapter on an adapter, with both."""
+    if adapted in done:
+        return done[adapted]
+    delta: Any = adapted.delta  # which to_dense_ may have made torch's own
+    dense = eval_weight(delta) if isinstance(delta, TNModule) else delta.weight
+    base: Any = adapted.base
+    if isinstance(base, Adapted):
+        done[base] = _merged(base, holders, done)
+        base = done[base]
+    if holders[id(base.weight)] > 1:
+        base.weight = nn.Parameter(base.weight.clone(), requires_grad=base.weight.requires_grad)
+    base.weight += adapted.scale * (dense.T if is_transposed(base) else dense)
+    found: nn.Module = base
+    return found
 
 
 def print_trainable_parameters(model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.layer.module import Shell, TNModule
-from tnmars.models.chains import CONVOLUTIONS, Part, chain
+from tnmars.models.chains import CONVOLUTIONS, TRANSPOSED, Part, chain
 from tnmars.models.parametrize import restore_
 from tnmars.models.rebuilt import rebuilt_in
 from tnmars.pruning.prune_model import prune
@@ -31,10 +31,11 @@ READERS = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 def to_dense_(model: nn.Module, names: str | Iterable[str] | None = None) -> nn.Module:
     """The model given, whose compiled layers are torch's own layers again, with the dense weight.
 
-    `nn.Linear`, `nn.Conv1d` to `Conv3d`, `nn.Embedding` or `nn.EmbeddingBag`, with the options, device, dtype,
-    training flag and `requires_grad` of the compiled layer, and its bias. A layer with several names stays shared, and
-    layers that share all cores, and so have the same weight, share the dense weight. A layer with gates becomes what
-    it computes in `eval()`. The weights are new parameters: an optimizer must be made again.
+    `nn.Linear`, `nn.Conv1d` to `Conv3d`, `nn.ConvTranspose1d` to `3d`, `nn.Embedding` or `nn.EmbeddingBag`, with the
+    options, device, dtype, training flag and `requires_grad` of the compiled layer, and its bias. A layer with
+    several names stays shared, and layers that share all cores, and so have the same weight, share the dense weight. A
+    layer with gates becomes what it computes in `eval()`. The weights are new parameters: an optimizer must be made
+    again.
 
     Args:
         model: A model with compiled layers, which is changed, or a compiled layer.
@@ -183,7 +184,8 @@ def _linear(graph: Graph) -> nn.Module:
 
 def _conv(graph: Graph) -> nn.Module:
     options: dict[str, Any] = {**dict(graph.options), "bias": graph.has_bias, "groups": graph.groups}
-    kind: Any = CONVOLUTIONS[len(graph.kernel_size) - 1]
+    kinds: Any = TRANSPOSED if graph.rules.is_transposed else CONVOLUTIONS
+    kind = kinds[len(graph.kernel_size) - 1]
     made: nn.Module = kind(graph.in_features, graph.out_features, graph.kernel_size, device="meta", **options)
     return made
 
@@ -195,7 +197,7 @@ def _embedding(graph: Graph) -> nn.Module:
     return made
 
 
-BLANK = {"linear": _linear, "conv": _conv, "embedding": _embedding}
+BLANK = {"linear": _linear, "conv": _conv, "conv_transpose": _conv, "embedding": _embedding}
 """Torch's own layer of each kind that it has, without memory for its tensors."""
 
 
@@ -320,7 +322,7 @@ def _layer_text(layer: nn.Module) -> str:
         return f"Linear({layer.in_features}, {layer.out_features})"
     if isinstance(layer, nn.Embedding):
         return f"Embedding({layer.num_embeddings}, {layer.embedding_dim})"
-    assert isinstance(layer, CONVOLUTIONS)
+    assert isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED))
     kernel = "x".join(map(str, layer.kernel_size))
     groups = f", groups={layer.groups}" if layer.groups > 1 else ""
     return f"{type(layer).__name__}({layer.in_channels}, {layer.out_channels}, {kernel}{groups})"

@@ -23,6 +23,7 @@ from tnmars.plan.network import flat_modes
 MOST = 8
 """Graphs with more cores are not searched."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 Labels = tuple[str, ...]
 
@@ -74,7 +75,7 @@ def chain(layer: TNModule) -> list[Part] | str:
 
 def _refusal(graph: Graph) -> str:
     """Why a graph cannot be a chain, whatever its cores are; empty if it may."""
-    if graph.kind not in ("linear", "conv", "embedding"):
+    if graph.kind not in ("linear", "conv", "conv_transpose", "embedding"):
         return f"torch has no layer of kind {graph.kind}"
     if "mode" in dict(graph.options):
         return "its bags may be given with offsets, and nn.Sequential takes one input"
@@ -178,7 +179,7 @@ def _step(graph: Graph, piece: Piece, others: Sequence[Piece], live: Labels) -> 
 def _may_group(graph: Graph, roles: Mapping[str, Role], kept: Labels, live: Labels) -> bool:
     """Whether a convolution with groups can keep these of its channels."""
     is_padded = any(roles.get(edge) in graph.padding or roles.get(edge) is Role.PATCH for edge in kept)
-    return graph.kind == "conv" and live[: len(kept)] == kept and not is_padded
+    return graph.rules.is_spatial and live[: len(kept)] == kept and not is_padded
 
 
 # --- torch's layers --------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def _part(graph: Graph, step: Step, at: int) -> Part:
     into, out = prod(sizes[edge] for edge in step.summed), prod(sizes[edge] for edge in (*step.kept, *step.made))
     weight = value.reshape(out, into, -1)
     weight = weight[: _real(graph, step.made, out), : _real(graph, step.summed, into)]
-    if graph.kind == "conv":
+    if graph.rules.is_spatial:
         return _convolution(graph, step, weight, prod(sizes[edge] for edge in step.kept), is_first=at == 0)
     weight = weight.squeeze(-1)
     if graph.kind == "embedding" and at == 0:
@@ -233,10 +234,27 @@ def _convolution(graph: Graph, step: Step, weight: Tensor, groups: int, *, is_fi
     def there(values: Sequence[int], otherwise: int) -> tuple[int, ...]:
         return tuple(value if axis in axes else otherwise for axis, value in enumerate(values))
 
+    inside, outside = weight.shape[1] * groups, weight.shape[0]
+    if window.is_transposed and axes:
+        weight = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
+        upward: Any = TRANSPOSED[len(kernel) - 1]
+        made: nn.Module = upward(
+            inside,
+            outside,
+            tuple(sizes),
+            stride=there(window.stride, 1),
+            padding=there(tuple(window.padding), 0),  # type: ignore[arg-type]
+            output_padding=there(window.extra, 0),
+            dilation=there(window.dilation, 1),
+            groups=groups,
+            bias=False,
+            device="meta",
+        )
+        return Part(made, weight, step.piece.is_trained)
     kind: Any = CONVOLUTIONS[len(kernel) - 1]
     blank: nn.Module = kind(
-        weight.shape[1] * groups,
-        weight.shape[0],
+        inside,
+        outside,
         tuple(sizes),
         stride=there(window.stride, 1),
         padding=window.padding if isinstance(window.padding, str) else there(window.padding, 0),

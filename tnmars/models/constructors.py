@@ -7,6 +7,7 @@ from typing import Any
 from tnmars import families
 from tnmars.arguments import check_arguments
 from tnmars.compiler import compile
+from tnmars.errors import GraphError
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
 from tnmars.timing.tuning import measured_ratios
@@ -64,6 +65,17 @@ def Linear(  # noqa: N802
     return _made("linear", in_features, out_features, (), {"bias": bias}, family, rank, options)
 
 
+def _named(function: Any, name: str, text: str, ndim: int) -> Any:
+    """A function for so many spatial axes, with its name and its text."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text.format(name=name, kernel=f"({', '.join(['3'] * ndim)}{',' if ndim == 1 else ''})")
+    return function
+
+
+def _each(size: Sizes, ndim: int) -> tuple[int, ...]:
+    return (size,) * ndim if isinstance(size, int) else tuple(size)
+
+
 def _conv(ndim: int, name: str) -> Any:
     def conv(
         in_channels: int,
@@ -81,13 +93,39 @@ def _conv(ndim: int, name: str) -> Any:
         **options: Any,
     ) -> TNModule:
         check_arguments(conv, locals())
-        kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
+        kernel = _each(kernel_size, ndim)
         own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
         return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
 
-    conv.__name__ = conv.__qualname__ = name
-    conv.__doc__ = _CONV.format(name=name, kernel=f"({', '.join(['3'] * ndim)}{',' if ndim == 1 else ''})")
-    return conv
+    return _named(conv, name, _CONV, ndim)
+
+
+def _conv_transpose(ndim: int, name: str) -> Any:
+    def conv_transpose(
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Sizes = 1,
+        padding_mode: str = "zeros",
+        *,
+        family: str | None = None,
+        rank: int | None = None,
+        **options: Any,
+    ) -> TNModule:
+        check_arguments(conv_transpose, locals())
+        if padding_mode != "zeros":
+            raise GraphError(f"padding_mode is {padding_mode!r}, but {name} takes 'zeros' alone, as torch's does.")
+        own = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+        own["bias"] = bias
+        kernel = _each(kernel_size, ndim)
+        return _made("conv_transpose", in_channels, out_channels, kernel, own, family, rank, options, groups)
+
+    return _named(conv_transpose, name, _CONV_TRANSPOSE, ndim)
 
 
 _CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
@@ -117,9 +155,26 @@ _CONV = """A compiled layer in place of `torch.nn.{name}`, with random cores.
         {kernel}
     """
 
+_CONV_TRANSPOSE = _CONV.replace(
+    """        dilation: As in torch.
+        groups: As in torch. The inputs and outputs of one group are split into modes.
+        bias: As in torch.
+        padding_mode: As in torch.
+""",
+    """        output_padding: As in torch.
+        groups: As in torch. The inputs and outputs of one group are split into modes.
+        bias: As in torch.
+        dilation: As in torch.
+        padding_mode: As in torch, whose only value is "zeros".
+""",
+)
+
 Conv1d = _conv(1, "Conv1d")
 Conv2d = _conv(2, "Conv2d")
 Conv3d = _conv(3, "Conv3d")
+ConvTranspose1d = _conv_transpose(1, "ConvTranspose1d")
+ConvTranspose2d = _conv_transpose(2, "ConvTranspose2d")
+ConvTranspose3d = _conv_transpose(3, "ConvTranspose3d")
 
 
 def Embedding(  # noqa: N802

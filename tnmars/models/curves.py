@@ -72,7 +72,7 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
 
 def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
     """The choices of a graph that is not a tree: the order of its slices from the widest, losses from a few sizes."""
-    norm = _norm(as_matrix(candidate.graph.kind, weight.double()), metric)
+    norm = _norm(as_matrix(candidate.graph.kind, weight.double(), candidate.graph.groups), metric)
 
     def made(graph: Graph) -> tuple[Decomposed, float]:
         found = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)

@@ -43,7 +43,7 @@ def from_dense(
     Bias, options, device, dtype and training mode are those of the layer, which is left as it is.
 
     Args:
-        layer: A `Linear`, `Conv1d` to `Conv3d`, `Embedding` or `EmbeddingBag` of torch.
+        layer: A `Linear`, `Conv1d` to `Conv3d`, `ConvTranspose1d` to `3d`, `Embedding` or `EmbeddingBag` of torch.
         graph: The name of a family, a graph of the layer's kind and sizes, or the path of a spec file. By default a
             family that suits the layer. A family derives its modes from the layer.
         ranks: One rank for all bonds, ranks in order or by bond, or `"evbmf"`. Of `ranks`, `error`, `energy` and
@@ -118,7 +118,14 @@ def moments_of(layer: nn.Module, dense: DenseLayer, inputs: Tensor | Iterable[Te
         for x in given:
             if not isinstance(x, Tensor) or (x.is_floating_point() and not bool(x.isfinite().all())):
                 raise TnmarsError("inputs must be tensors of finite numbers, as the layer takes them.")
-            moments.add_input(x, layer(x))
+            try:
+                y = layer(x)
+            except (RuntimeError, IndexError) as error:
+                text = (
+                    f"inputs has a tensor of shape {tuple(x.shape)} and dtype {x.dtype}, which {layer} does not take."
+                )
+                raise TnmarsError(Problem(text, f"torch says: {str(error).splitlines()[0]}")) from None
+            moments.add_input(x, y)
             moments.samples += len(x) if x.dim() else 1
     if not moments.rows:
         raise TnmarsError("inputs has no samples.")

@@ -16,6 +16,7 @@ from tnmars.graph import Graph
 from tnmars.graph.factor import factor
 from tnmars.layer.init import check_place
 from tnmars.models.parametrize import parametrize_
+from tnmars.weight import completed
 
 Rule = Graph | str | Path | Callable[[int, int, int], Graph]
 """A graph, the path of a spec file, or a function that makes the graph from inputs, gates and the size of a gate."""
@@ -218,7 +219,10 @@ def _family(name: str, inside: int, gates: int, hidden: int, *, ways: int | None
       cores  G1[i1, o1, r1] G2[r1, i2, o2, r2] G3[r2, i3, o3]
     """
     family = families.known(name)
+    if ways is not None and ways < 1:
+        raise TnmarsError(f"ways is {ways}, but must be at least 1: the number of modes, the gates included.")
     count = families.SPLIT.get(name, 1) if ways is None else ways
+    given = completed(families.GIVEN.get(name, {}), given) if ways is None else given
     if count == 1:
         return family("linear", inputs=(inside,), outputs=(gates, hidden), **given)
     inputs, outputs = (1, *factor(inside, count - 1)), (gates, *factor(hidden, count - 1))

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tnmars.decomposing.metric import Metric
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.data import Batch, call, primary, samples
+from tnmars.models.patches import patches
 from tnmars.models.torch_layers import DenseLayer
 
 MOST_INPUTS = 4608
@@ -75,7 +75,12 @@ class Moments:
 
     def add_input(self, x: Tensor, y: Tensor) -> None:
         """Adds the input and the output of one call."""
-        add = {"linear": self._add_linear, "conv": self._add_conv, "embedding": self._add_indices}
+        add = {
+            "linear": self._add_linear,
+            "conv": self._add_conv,
+            "conv_transpose": self._add_conv,
+            "embedding": self._add_indices,
+        }
         add[self.layer.kind](x.detach(), y.detach())
 
     def _add_linear(self, x: Tensor, y: Tensor) -> None:
@@ -92,7 +97,9 @@ class Moments:
         ndim = len(self.layer.kernel)
         x, y = (value if value.dim() == ndim + 2 else value.unsqueeze(0) for value in (x, y))
         self.batch, self.image = max(self.batch, len(x)), max(self.image, *x.shape[2:])
-        groups, flat = self.layer.groups, x.movedim(1, -1).reshape(-1, x.shape[1]) * _thinned(x, y)
+        groups, flat = self.layer.groups, x.movedim(1, -1).reshape(-1, x.shape[1])
+        if not self.layer.is_transposed:  # which has each input under each tap once, whatever the stride
+            flat = flat * _thinned(x, y)
         self._add_responses(y.movedim(1, -1).reshape(-1, y.shape[1]))
         self.channels = _added(self.channels, flat.reshape(-1, x.shape[1] // groups))
         if groups > 1:
@@ -218,29 +225,6 @@ def _added(total: Tensor | None, rows: Tensor) -> Tensor:
 def _thinned(x: Tensor, y: Tensor) -> float:
     """The factor that makes a sum over input positions one over output positions, of which a stride leaves fewer."""
     return float((prod(y.shape[2:]) / max(1, prod(x.shape[2:]))) ** 0.5)
-
-
-def patches(x: Tensor, layer: DenseLayer) -> Tensor:
-    """The inputs of each output position of a convolution, as rows in the order of the flattened weight.
-
-    With groups, a row for each of them.
-    """
-    ndim = len(layer.kernel)
-    stride, dilation, padding = (layer.options[name] for name in ("stride", "dilation", "padding"))
-    if isinstance(padding, str):
-        reach = [step * (size - 1) for step, size in zip(dilation, layer.kernel, strict=True)]
-        sides = [(span // 2, span - span // 2) if padding == "same" else (0, 0) for span in reach]
-    else:
-        sides = [(size, size) for size in padding]
-    border = layer.options.get("padding_mode", "zeros")
-    mode = "constant" if border == "zeros" else border
-    if any(map(any, sides)):
-        x = functional.pad(x, [size for side in reversed(sides) for size in side], mode=mode)
-    for axis in range(ndim):
-        reach_ = dilation[axis] * (layer.kernel[axis] - 1) + 1
-        x = x.unfold(2 + axis, reach_, stride[axis])[..., :: dilation[axis]]
-    moved = x.movedim(1, 1 + ndim)  # batch, positions, channel, taps
-    return moved.reshape(-1, layer.width)
 
 
 @dataclass(eq=False)

@@ -174,8 +174,8 @@ def suggest(
     Args:
         layer: A layer of torch, as for `from_dense`; or its weight, in torch's layout.
         parameters: How many parameters the cores may have.
-        kind: What a weight belongs to: `"linear"`, `"conv"` or `"embedding"`. By default a weight of two axes is
-            linear, one of more axes a convolution.
+        kind: What a weight belongs to: `"linear"`, `"conv"`, `"conv_transpose"` or `"embedding"`. By default a weight
+            of two axes is linear, one of more axes a convolution.
         inputs: Calibration inputs of the layer, one tensor or several. Errors are then those of the outputs.
         families: The families to compare, by default all.
         batch: The batch that times are predicted for; by default that of `inputs`, or 128.
@@ -210,6 +210,9 @@ def suggest(
         assert isinstance(dense, DenseLayer)
     if not is_int(parameters, 1):
         raise TnmarsError(f"parameters is {parameters!r}, but must be a whole number of at least 1.")
+    if parameters > prod(dense.shape):
+        text = f"parameters is {parameters:,}, but the dense weight has {prod(dense.shape):,}: it is exact and smaller."
+        raise TnmarsError(Problem(text, "Give a smaller number."))
     given = None if inputs is None else [inputs] if isinstance(inputs, Tensor) else list(inputs)
     moments = None if given is None else moments_of(module, dense, given)
     task = _Task(module, dense, parameters, given, None if moments is None else moments.metric(), seed)
@@ -242,13 +245,17 @@ def _layer(weight: object, kind: str | None) -> nn.Module:
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise TnmarsError("the weight must be a tensor of floating-point numbers, or a layer of torch.")
     known = kind or ("linear" if weight.dim() == 2 else "conv")
-    axes = {"linear": (2, 2), "embedding": (2, 2), "conv": (3, 5)}
+    axes = {"linear": (2, 2), "embedding": (2, 2), "conv": (3, 5), "conv_transpose": (3, 5)}
     if known not in axes or not axes[known][0] <= weight.dim() <= axes[known][1]:
         text = f"a weight of {weight.dim()} axes cannot be that of kind {known!r}."
-        raise TnmarsError(Problem(text, "Kinds: linear and embedding (2 axes), conv (3 to 5 axes)."))
+        raise TnmarsError(Problem(text, "Kinds: linear and embedding (2 axes), conv and conv_transpose (3 to 5 axes)."))
     if known == "conv":
         outside, inside, *kernel = weight.shape
         made: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[weight.dim() - 3]
+        layer = made(inside, outside, tuple(kernel), bias=False, device="meta")
+    elif known == "conv_transpose":
+        inside, outside, *kernel = weight.shape
+        made = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[weight.dim() - 3]
         layer = made(inside, outside, tuple(kernel), bias=False, device="meta")
     elif known == "linear":
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")

@@ -42,6 +42,11 @@ class DenseLayer:
         return self.inside // self.groups * prod(self.kernel)
 
     @property
+    def is_transposed(self) -> bool:
+        """Whether the inputs come first in the weight."""
+        return KINDS[self.kind].is_transposed
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weight.shape)
 
@@ -72,6 +77,14 @@ def _conv(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> DenseLayer | str:
     options |= {"bias": layer.bias is not None, "padding_mode": layer.padding_mode}
     inside, outside = layer.in_channels, layer.out_channels
     return DenseLayer("conv", inside, outside, kernel, options, layer.weight, layer.bias, layer.groups)
+
+
+def _conv_transpose(layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> DenseLayer | str:
+    names = ("stride", "padding", "output_padding", "dilation")
+    options: dict[str, Any] = {name: tuple(getattr(layer, name)) for name in names}
+    options["bias"] = layer.bias is not None
+    inside, outside, kernel = layer.in_channels, layer.out_channels, tuple(layer.kernel_size)
+    return DenseLayer("conv_transpose", inside, outside, kernel, options, layer.weight, layer.bias, layer.groups)
 
 
 def _table(layer: nn.Embedding | nn.EmbeddingBag, options: dict[str, Any]) -> DenseLayer | str:
@@ -129,6 +142,9 @@ TORCH_LAYERS: dict[type[nn.Module], Callable[[Any], DenseLayer | str]] = {
     nn.Conv1d: _conv,
     nn.Conv2d: _conv,
     nn.Conv3d: _conv,
+    nn.ConvTranspose1d: _conv_transpose,
+    nn.ConvTranspose2d: _conv_transpose,
+    nn.ConvTranspose3d: _conv_transpose,
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _bag,
 }
@@ -166,6 +182,8 @@ def holders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield name, module
 
 
-def as_matrix(kind: str, weight: Tensor) -> Tensor:
+def as_matrix(kind: str, weight: Tensor, groups: int = 1) -> Tensor:
     """A dense weight as a matrix of outputs by inputs (and taps, or rows of an embedding)."""
+    if KINDS[kind].is_transposed:
+        return weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).flatten(1)
     return weight.T if Role.LOOKUP in KINDS[kind].layout else weight.flatten(1)

@@ -45,7 +45,7 @@ def groups(model: nn.Module, rules: Rules | None) -> tuple[list[Group], dict[str
     matches = matched(rules, {name: site.names for name, site in found.items()}, refused)
     if not found:
         text = "the model has no layer that can be decomposed."
-        hint = "Linear, Conv1d to Conv3d, Embedding, EmbeddingBag, recurrent and attention layers can."
+        hint = "Linear, convolutions and transposed ones, Embedding, EmbeddingBag, recurrent and attention layers can."
         if refused:
             name, why = next(iter(refused.items()))
             hint += f" '{name}': {why}."

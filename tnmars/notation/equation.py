@@ -26,7 +26,8 @@ def einsum(equation: str, *operands: object, kind: str | None = None, name: str 
 
     An operand is an input of the layer if `None` stands in its place, or if one of its letters has no size; every
     other operand is a core, called `W1`, `W2`, ... in order. A letter of cores alone is a bond. A letter of a core and
-    an input is an input mode, one of a core and the result an output mode. All other letters are data axes.
+    an input is an input mode, one of a core and the result an output mode, and one of all three a group mode: each of
+    its values has its own block of the weight. All other letters are data axes.
 
     Args:
         equation: The operands and the result, as for `torch.einsum`, without an ellipsis. No letter stands twice on
@@ -139,7 +140,7 @@ def _listed(letters: Iterable[str]) -> str:
 def _roles(inputs: Sequence[str], cores: Iterable[str], result: str) -> dict[str, Role]:
     """The role of each letter that is a mode, in the order in which inputs, then the result have them."""
     weight, data = set("".join(cores)), "".join(inputs)
-    found = {letter: Role.IN for letter in data if letter in weight}
+    found = {letter: Role.GROUP if letter in result else Role.IN for letter in data if letter in weight}
     outside = Role.OUT if inputs else Role.FREE
     return found | {letter: outside for letter in result if letter in weight and letter not in found}
 
@@ -164,9 +165,6 @@ def _problems(
         if weight.count(letter) == 1 and letter not in data and letter not in result:
             hint = "Put it into the result, or sum the core over it first."
             yield Problem(f"letter '{letter}' is on one core only and is summed.", hint)
-        if letter in data and letter in result:
-            hint = "Letters of an input and a core are summed."
-            yield Problem(f"letter '{letter}' is on an input, on a core and in the result.", hint)
     if kind == "linear":
         yield from _linear_problems(inputs, result, set(weight))
     elif kind not in ("map", "tensor") or (kind == "map") != bool(inputs):
@@ -178,8 +176,11 @@ def _linear_problems(inputs: Sequence[str], result: str, weight: set[str]) -> It
     """Why an equation is not that of a linear layer: data axes first, then features, on one input and the result."""
     data = [letter for letter in (inputs[0] if inputs else "") if letter not in weight]
     fits = len(inputs) == 1 and all(text.startswith("".join(data)) for text in (inputs[0], result))
+    groups = [letter for letter in result if letter in weight and inputs and letter in inputs[0]]
+    first = "".join((*data, *groups))
+    fits = fits and all(text.startswith(first) for text in (inputs[0], result))
     if not fits or [letter for letter in result if letter not in weight] != data:
-        hint = "Such as 'bij,ijr,ro->bo': one input, and data axes before all others; or leave out kind, for a map."
+        hint = "Such as 'bij,ijr,ro->bo': one input; data axes first, then groups. Or leave out kind, for a map."
         yield Problem("the equation is not that of a linear layer.", hint)
 
 

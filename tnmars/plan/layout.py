@@ -316,7 +316,8 @@ class Layout:
             wanted = (*lead, *batch, *depth, *rest, *self.spatial)
             copy = self._copy(image.order, wanted, before)
             rows = batch[len(repeated) :]
-            for turned, wide in self._ranked(part, columns, lambda order: ((*rows, *order), (*depth, *taps))):  # noqa: B023
+            kernel = partial(_upward if self.network.is_transposed and taps else _downward, rows, depth, taps)
+            for turned, wide in self._ranked(part, columns, kernel):
                 groups = (lead, batch, depth, wide, rest, self.spatial, self.spatial)
                 step = Convolve(part, image, *groups, taps, axes, repeated)
                 yield step.order, copy + turned + self._convolution_cost(step, before, after), partial(_same, step)
@@ -332,6 +333,11 @@ class Layout:
         weight = self._volume((*step.repeated, *step.left.order))
         repeating = prices.stack(self.model, weight, grad=self.grad) if step.repeated else 0.0
         is_grouped = self._volume(step.batch) > 1
+        if self.network.is_transposed and step.axes:
+            inside = self._volume((*step.columns, *step.taps))
+            return repeating + prices.transposed(
+                self.model, out, source, weight, inside, channels, grad=self.grad, is_grouped=is_grouped
+            )
         return repeating + prices.convolution(
             self.model, out, source, weight, inside, channels, grad=self.grad, is_grouped=is_grouped
         )
@@ -343,6 +349,16 @@ def _with_rows(lead: Groups, inner: Labels, order: Labels) -> Groups:
 
 def _with_columns(lead: Groups, inner: Labels, order: Labels) -> Groups:
     return (*lead, inner, order)
+
+
+def _downward(groups: Labels, depth: Labels, taps: Labels, order: Labels) -> Groups:
+    """The axes of a kernel of a convolution: outputs, then inputs and taps."""
+    return ((*groups, *order), (*depth, *taps))
+
+
+def _upward(groups: Labels, depth: Labels, taps: Labels, order: Labels) -> Groups:
+    """The axes of a kernel of a transposed convolution: inputs, then outputs and taps."""
+    return ((*groups, *depth), (*order, *taps))
 
 
 def _same(step: Step) -> Step:

@@ -53,6 +53,8 @@ class Network:
     """The taps along each spatial axis."""
     spans: tuple[tuple[int, int], ...] = ()
     """The length of each spatial axis before its taps are summed, and after: stride and padding act there."""
+    is_transposed: bool = False
+    """Whether the convolution is a transposed one."""
     rows: Labels = ()
     """The modes that are looked up by an index rather than contracted, in declared order."""
 
@@ -236,6 +238,7 @@ def layer_network(graph: Graph, terms: tuple[Term, ...], batch: int, image: int 
         tuple(zip(taps, graph.tap_groups, strict=True)),
         graph.kernel_size if taps else (),
         tuple(zip(before, after, strict=True)),
+        graph.rules.is_transposed,
     )
 
 

@@ -63,6 +63,24 @@ def convolution(
     return (3 if grad else 1) * share * model.conv(out * inside, out + source + weight, max(1, channels))
 
 
+def transposed(
+    model: CostModel,
+    out: int,
+    source: int,
+    weight: int,
+    inside: int,
+    channels: int,
+    *,
+    grad: bool,
+    is_grouped: bool = False,
+) -> float:
+    """A transposed convolution, of whose `source` entries each is multiplied with `inside` of the kernel.
+
+    It is the backward pass of a convolution from its output to its input, with the same products.
+    """
+    return convolution(model, source, out, weight, inside, channels, grad=grad, is_grouped=is_grouped)
+
+
 def pointwise(model: CostModel, batch: int, rows: int, pixels: int, depth: int, *, grad: bool) -> float:
     """A convolution without taps and groups: for each image, a matrix times its pixels. It runs as such a product."""
     return spread_product(model, batch, rows, pixels, depth, grad=grad)

@@ -14,10 +14,9 @@ from math import prod
 from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
-from tnmars.plan.network import BATCH, spatial
 from tnmars.program.base import Instruction, Site
-from tnmars.program.form import Form, dense_layer, estimate, seconds_of
-from tnmars.program.instructions import Dense
+from tnmars.program.dense_call import dense_at
+from tnmars.program.form import Form, estimate, seconds_of
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,6 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, input_grad: b
         table = prod(graph.dense_shape)
         looked_up = prices.gather(model, batch * graph.out_features, grad=grad)
         return looked_up + model.elementwise(table, table) if grad else looked_up  # the gradient is a whole table
-    call, site = dense_call(graph, batch, image)
+    call, site = dense_at(graph, batch, image)
     spared = 0.5 * _backward(call, site, model) if grad and not input_grad else 0.0
     return seconds_of(call, site, model, grad) - spared
-
-
-def dense_call(graph: Graph, batch: int, image: int) -> tuple[Dense, Site]:
-    """The call of torch's own linear layer or convolution, and the lengths of its data axes."""
-    call = dense_layer(graph.dense_shape, graph.groups)
-    before = {BATCH: batch, **{spatial(axis): image for axis in range(graph.window.ndim)}}
-    return call, Site((), before, {**before, **call.lengths((), graph.window, before)})

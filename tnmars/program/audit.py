@@ -23,6 +23,7 @@ from tnmars.program.emit import emit
 from tnmars.program.form import Form, frames
 from tnmars.program.instructions import Conv, Fetch, Kernel, Plus, Receive, Repeat, Weight
 from tnmars.program.program import verify
+from tnmars.program.transposed import ConvTranspose
 
 VARIABLE = re.compile(r"(?:[a-z]\d*)?v\d+(?:_raw)?|s\d+|w", re.ASCII)
 """The names that lowering gives to values; the emitted code has other variables too."""
@@ -214,7 +215,9 @@ class _Audit:
 
     def _conv(self, instruction: Conv, source: Groups, kernel: Kernel) -> None:
         """The taps of a kernel are those of the spatial axes that act in the convolution."""
-        taps = tuple(label for label in kernel.axes[1] if label not in source[1])
+        taps = instruction.taps_of(self.program.read_by(instruction))
+        if taps and isinstance(instruction, ConvTranspose) != self.graph.rules.is_transposed:
+            wrong(f"{instruction.out} is {instruction.word()}, but the layer is of kind {self.graph.kind}.")
         if not taps:
             is_right = not instruction.spatial and kernel.taps == ((1,) if instruction.groups > 1 else ())
             is_flat = len(source) == 3 and (is_right or kernel.taps == (1,))

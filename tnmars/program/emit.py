@@ -34,6 +34,7 @@ from tnmars.program.instructions import (
     Weight,
 )
 from tnmars.program.program import Program
+from tnmars.program.transposed import ConvTranspose
 
 
 @lru_cache(maxsize=4096)
@@ -274,7 +275,8 @@ def _conv(writer: Writer, entry: Conv) -> str | list[str]:
         return f"F.conv1d({source}, {weight}{unit}{bias}{groups})"
     options = framing.options(writer.frame, entry.spatial)
     comment = f"  # [{', '.join(writer.shown(group) for group in entry.axes)}]"
-    call = f"{entry.out} = F.conv{writer.frame.spatial}d({source}, {weight}{bias}{options}{groups}){comment}"
+    name = "conv_transpose" if isinstance(entry, ConvTranspose) else "conv"
+    call = f"{entry.out} = F.{name}{writer.frame.spatial}d({source}, {weight}{bias}{options}{groups}){comment}"
     lengths = {entry.axes[at][0]: f"{entry.out}_{at}" for at in range(2, len(entry.axes))}
     writer.lengths.update(lengths)  # a convolution changes the lengths of the spatial axes
     names = ", ".join(lengths.values()) + ("," if len(lengths) == 1 else "")
@@ -295,5 +297,6 @@ WRITE: dict[type[Instruction], Callable[[Writer, Any], str | list[str]]] = {
     Kernel: _kernel,
     Repeat: _repeat,
     Conv: _conv,
+    ConvTranspose: _conv,
 }
 """How each instruction is written: as an expression, or as complete lines."""

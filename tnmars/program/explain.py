@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
-from tnmars.program.against_dense import against_dense, dense_call
+from tnmars.program.against_dense import against_dense
 from tnmars.program.base import Work
+from tnmars.program.dense_call import dense_at
 from tnmars.program.form import Form, Measured, estimate, measure, total
 from tnmars.text.numbers import byte_count, duration
 
@@ -97,7 +98,7 @@ def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -
         return Work(), 0.0
     if graph.is_lookup:
         return Work(), prices.gather(model, batch * graph.out_features, grad=grad)
-    call, site = dense_call(graph, batch, image)
+    call, site = dense_at(graph, batch, image)
     return call.work(site), call.seconds(site, model, grad)
 
 

@@ -17,7 +17,8 @@ from tnmars.plan.cost import CostModel
 from tnmars.plan.network import BATCH, spatial
 from tnmars.plan.steps import flat, volume
 from tnmars.program.base import Instruction, Name, Site, Sizes, Work
-from tnmars.program.instructions import Conv, Dense, Kernel, Plus, Receive, Weight
+from tnmars.program.dense_call import Dense, dense_call
+from tnmars.program.instructions import Conv, Kernel, Plus, Receive, Weight
 from tnmars.program.program import Program, homes, standing
 
 
@@ -54,9 +55,15 @@ class Frame:
     groups: int = field(default=1, metadata={"is_later": True})
     """The groups of torch's own layer with the dense weight. Those of a program are among its instructions."""
 
+    is_upward: bool = field(default=False, metadata={"is_later": True})
+    """Whether the convolution is a transposed one: padding is cut off its output."""
+    output_padding: tuple[int, ...] = field(default=(), metadata={"is_later": True})
+    """Entries that a transposed convolution adds at the end of each spatial axis."""
+
     def window(self, kernel: tuple[int, ...]) -> Window:
         """The window of a kernel under the frame's options."""
-        return Window(kernel, self.stride, self.dilation, self.padding)
+        options = (self.stride, self.dilation, self.padding)
+        return Window(kernel, *options, is_transposed=self.is_upward, extra=self.output_padding)
 
     def opened(self, sizes: Sizes) -> dict[str, int]:
         """The lengths of the spatial axes where the contraction begins, if the frame changes them."""
@@ -68,7 +75,8 @@ class Frame:
 
     def as_dense(self, *, groups: int = 1, is_transposed: bool = False) -> Frame:
         """The frame around torch's own layer with a dense weight."""
-        function = f"F.conv{self.spatial}d" if self.spatial else "F.linear"
+        name = "conv_transpose" if self.is_upward else "conv"
+        function = f"F.{name}{self.spatial}d" if self.spatial else "F.linear"
         own = replace(self, dense=function, groups=groups, is_transposed=is_transposed)
         return replace(own, unfold=(), subsample=False, pad=0, cut=0)
 
@@ -91,6 +99,8 @@ def layer_frame(graph: Graph) -> Frame:
         around=window.padded(),
         unfold=graph.kernel_size if has_patches else (),
         subsample=bool(window.ndim) and not has_patches and not has_taps,
+        is_upward=window.is_transposed,
+        output_padding=window.extra,
     )
 
 
@@ -146,7 +156,8 @@ class Form:
             return None
         weight = self.program.made[self.program.result]
         assert isinstance(weight, Weight)
-        return dense_layer(weight.shape[::-1] if self.frame.is_transposed else weight.shape, self.frame.groups)
+        shape = weight.shape[::-1] if self.frame.is_transposed else weight.shape
+        return dense_call(shape, self.frame.groups, is_upward=self.frame.is_upward)
 
     def sites(self, lengths: Sizes | None = None) -> list[tuple[Instruction, Site]]:
         """Every instruction with the lengths around it, the dense call included.
@@ -180,11 +191,6 @@ class Form:
         sizes |= self.frame.opened(sizes)
         given = next(entry for entry in self.program.run if entry.is_leaf)
         return volume(flat(given.axes), sizes)
-
-
-def dense_layer(shape: tuple[int, ...], groups: int = 1) -> Dense:
-    """The call of torch's linear layer or convolution with a weight of this shape."""
-    return Dense("y", ((BATCH,), *((spatial(axis),) for axis in range(len(shape) - 2))), shape, groups)
 
 
 @dataclass(frozen=True)

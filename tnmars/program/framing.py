@@ -29,7 +29,7 @@ def opening(frame: Frame) -> list[str]:
     if frame.unfold:
         lines += _unfold(frame)
     if frame.subsample:
-        lines += _subsample(frame)
+        lines += _spread(frame) if frame.is_upward else _subsample(frame)
     if frame.pad:
         zeros = "0, 0, " * frame.spatial
         lines.append(f"x0 = F.pad(x0, ({zeros}0, {frame.pad}))")
@@ -45,6 +45,22 @@ def _subsample(frame: Frame) -> list[str]:
     if any(stride != 1 for stride in frame.stride):
         lines.append(f"x0 = x0[:, :, {', '.join(f'::{stride}' for stride in frame.stride)}]")
     return lines
+
+
+def _spread(frame: Frame) -> list[str]:
+    """The positions that a kernel of size 1 of a transposed convolution writes to; zeros between and around them."""
+    lines = []
+    for axis, stride in enumerate(frame.stride):
+        if stride != 1:
+            zeros = "0, 0, " * (frame.spatial - axis - 1)
+            row = f"F.pad(x0.unsqueeze({3 + axis}), ({zeros}0, {stride - 1}))"
+            lines.append(f"x0 = {row}.flatten({2 + axis}, {3 + axis})")
+    assert not isinstance(frame.padding, str)
+    sides = [
+        (-cut, extra - cut - stride + 1)
+        for cut, extra, stride in zip(frame.padding, frame.output_padding, frame.stride, strict=True)
+    ]
+    return [*lines, f"x0 = F.pad(x0, {_pads(sides)})"] if any(map(any, sides)) else lines
 
 
 def _pads(sides: Sequence[tuple[int, int]]) -> str:
@@ -78,8 +94,10 @@ def options(frame: Frame, acting: Sequence[int]) -> str:
         text += f", {key}={listed(map(str, used))}" if any(value != off for value in used) else ""
     if isinstance(frame.padding, str):
         return f"{text}, padding='same'"
-    used = [value if axis in acting else 0 for axis, value in enumerate(frame.padding)]
-    return text + (f", padding={listed(map(str, used))}" if any(used) else "")
+    for key, values in (("padding", frame.padding), ("output_padding", frame.output_padding)):
+        used = [value if axis in acting else 0 for axis, value in enumerate(values)]
+        text += f", {key}={listed(map(str, used))}" if any(used) else ""
+    return text
 
 
 def row_number(frame: Frame, labels: Labels) -> str:

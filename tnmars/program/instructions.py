@@ -332,6 +332,10 @@ class Conv(Instruction):
             and (not self.spatial or len(kernel.taps) == len(places))
         )
 
+    def taps_of(self, read: tuple[Instruction, ...]) -> Labels:
+        """The kernel modes that are summed here."""
+        return tuple(label for label in read[1].axes[1] if label not in read[0].axes[1])
+
     def lengths(self, read: tuple[Instruction, ...], window: Window, sizes: Sizes) -> dict[str, int]:
         places = [self.axes[2 + axis] for axis in self.spatial]
         return {
@@ -363,38 +367,3 @@ class Conv(Instruction):
         acting = f", taps of axes {list(self.spatial)}" if self.spatial else ""
         inside = names(read[1].axes[1], taken) or "nothing"
         return f"{names(flat(self.axes), taken) or '1'}  <- convolve over {inside}{acting}"
-
-
-@dataclass(frozen=True)
-class Dense(Instruction):
-    """The call of torch's own layer with a dense weight. A frame makes it; no program lists it.
-
-    Its axes are the batch and, for a convolution, the spatial axes; channels are those of the weight.
-    """
-
-    weight_shape: tuple[int, ...]
-    """The shape of the weight in torch's layout."""
-    groups: int = 1
-
-    def extents(self, sizes: Sizes) -> tuple[int, ...]:
-        batch, *places = shape(self.axes, sizes)
-        return (batch, self.weight_shape[0], *places)
-
-    def lengths(self, read: tuple[Instruction, ...], window: Window, sizes: Sizes) -> dict[str, int]:
-        return {label: window.out_length(sizes[label], axis) for axis, (label,) in enumerate(self.axes[1:])}
-
-    def work(self, site: Site) -> Work:
-        out = prod(self.extents(site.after))
-        return Work(macs=out * prod(self.weight_shape[1:]), written=out)
-
-    def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
-        rows, columns, *_ = self.weight_shape
-        if len(self.axes) == 1:
-            return prices.product(model, 1, volume(self.axes[0], site.before), rows, columns, grad=grad)
-        source = self.groups * columns * volume(flat(self.axes), site.before)
-        out, inside = prod(self.extents(site.after)), prod(self.weight_shape[1:])
-        channels = min(rows // self.groups, columns)
-        return prices.convolution(model, out, source, rows * inside, inside, channels, grad=grad)
-
-    def words(self, read: tuple[Instruction, ...], taken: frozenset[str] = frozenset()) -> str:
-        return "torch's own layer with the dense weight"

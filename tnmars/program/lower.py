@@ -25,6 +25,7 @@ from tnmars.program.instructions import (
     Weight,
 )
 from tnmars.program.program import Program
+from tnmars.program.transposed import ConvTranspose
 
 Lowered = Generator[Step, Name, Name]
 """The instructions of a step in the making: yields its operands, is sent their names, and returns its own."""
@@ -115,13 +116,18 @@ class Lowering:
         else:
             inside = ((*step.rest, *step.before),)
             kernel = (1,) if step.batch else ()
-        flat = self.arrange((yield step.left), (channels[len(step.repeated) :], (*step.depth, *step.taps)))
+        rows, columns = channels, (*step.depth, *step.taps)
+        is_upward = self.network.is_transposed and bool(step.taps)
+        if is_upward:
+            rows, columns = (*step.batch, *step.depth), (*step.columns, *step.taps)
+        flat = self.arrange((yield step.left), (rows[len(step.repeated) :], columns))
         if step.repeated:
-            flat = self._add(Repeat(self._next(), (channels, (*step.depth, *step.taps)), flat, step.repeated))
-        weight = self._add(Kernel(self._next(), (channels, (*step.depth, *step.taps)), flat, kernel))
+            flat = self._add(Repeat(self._next(), (rows, columns), flat, step.repeated))
+        weight = self._add(Kernel(self._next(), (rows, columns), flat, kernel))
         source = self.arrange((yield step.right), (step.lead, (*step.batch, *step.depth), *inside))
         count = volume(step.batch, self.network.size)
-        return self._add(Conv(self._next(), (step.lead, channels, *inside), source, weight, count, step.axes))
+        kind = ConvTranspose if is_upward else Conv
+        return self._add(kind(self._next(), (step.lead, channels, *inside), source, weight, count, step.axes))
 
     def _sum(self, step: Sum) -> Lowered:
         source = self.arrange((yield step.source), tuple((label,) for label in step.source.order))

@@ -25,6 +25,7 @@ OPTION_SHAPES: dict[str, Shape] = {
     "bag": Choice(BAGS),
     "border": Choice(BORDERS),
     "axes": Either((Whole(1, MAX_STRIDE), ListOf(Whole(1, MAX_STRIDE), 1, 3))),
+    "margins": Either((Whole(0, MAX_STRIDE), ListOf(Whole(0, MAX_STRIDE), 1, 3))),
     "padding": Either((Choice(("same", "valid")), Whole(0, MAX_STRIDE), ListOf(Whole(0, MAX_STRIDE), 1, 3))),
 }
 
@@ -118,7 +119,9 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
             Field("inputs", TableOf(ListOf(AxisName()), "input", least=1), "the inputs, each with its axes", needed),
             Field("output", ListOf(AxisName(), 1), "the axes of the output", needed),
         ]
-    options = {option.name: option for kind in kinds for option in kind.options}
+    options: dict[str, Option] = {}
+    for option in (option for kind in kinds for option in kind.options):
+        options.setdefault(option.name, option)  # of two with one name, the first takes more
     if options:
         fields = tuple(map(_option, options.values()))
         meaning = "what the torch layer of that kind takes"

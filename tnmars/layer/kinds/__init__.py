@@ -5,6 +5,7 @@ from __future__ import annotations
 from tnmars.graph import Graph
 from tnmars.layer.kinds.base import Layer, LayerKind
 from tnmars.layer.kinds.conv import CONV
+from tnmars.layer.kinds.conv_transpose import CONV_TRANSPOSE
 from tnmars.layer.kinds.embedding import EMBEDDING
 from tnmars.layer.kinds.linear import LINEAR
 from tnmars.layer.kinds.maps import MAP
@@ -15,6 +16,7 @@ __all__ = ["LAYER_KINDS", "Layer", "LayerKind", "kind_of"]
 LAYER_KINDS: dict[str, LayerKind] = {
     "linear": LINEAR,
     "conv": CONV,
+    "conv_transpose": CONV_TRANSPOSE,
     "embedding": EMBEDDING,
     "tensor": TENSOR,
     "map": MAP,

@@ -62,6 +62,8 @@ class LayerKind:
     """`fitting(graph)` makes a quick function for the fast path: from an input to what the emitted code takes, which is
     the input itself, or its rows if the last axis holds the features; None if the shape does not fit. None where every
     input must be checked further."""
+    settings: tuple[str, ...] = ()
+    """The keywords of `forward` that are not tensors."""
     is_weight: bool = False
     """Whether the layer is the weight itself: its `forward` without inputs gives all of it."""
     is_indexed: bool = False

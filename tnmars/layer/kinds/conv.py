@@ -38,10 +38,10 @@ def _check_image(graph: Graph, image: Sequence[int]) -> None:
     window = graph.window
     for axis, length in enumerate(image):
         if not window.out_length(length, axis):
-            raise ShapeError(
-                f"input has length {length} along spatial axis {axis + 1}, but the kernel reaches over "
-                f"{window.reach(axis)}."
-            )
+            why = f"the kernel reaches over {window.reach(axis)}"
+            if window.is_transposed:
+                why = f"padding cuts off {sum(window.sides(axis))} entries of its output, which leaves none"
+            raise ShapeError(f"input has length {length} along spatial axis {axis + 1}, but {why}.")
         if length < window.least_length(axis):
             raise ShapeError(
                 f"input has length {length} along spatial axis {axis + 1}, but padding_mode '{window.border}' needs at "
