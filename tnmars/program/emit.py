@@ -238,7 +238,8 @@ def _total(writer: Writer, entry: Total) -> str:
 def _rows(writer: Writer, entry: Rows) -> list[str]:
     comment = f"  # [{', '.join(writer.shown(group) for group in entry.axes)}]"
     row = f"row = {framing.row_number(writer.frame, entry.labels)}"
-    return [row, f"{entry.out} = F.embedding(row, {writer.of(entry.source)}){comment}"]
+    # not F.embedding, which has no gradient for complex tables and a slower one for others
+    return [row, f"{entry.out} = {writer.of(entry.source)}.index_select(0, row){comment}"]
 
 
 def _weight(writer: Writer, entry: Weight) -> str:
