@@ -26,6 +26,7 @@ def whole(graph: Graph, cores: dict[str, Tensor]) -> Tensor:
         entries = torch.ones((), dtype=torch.complex128)
         for core in term.cores:
             value = cores[graph.qualified(term, core.name)].to(torch.complex128)
+            value = torch.complex(value.real, -value.imag) if core.conj else value
             order = sorted(range(value.dim()), key=lambda at: edges.index(core.edges[at]))
             shape = [graph.sizes(term)[edge] if edge in core.edges else 1 for edge in edges]
             entries = entries * value.permute(order).reshape(shape)

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import EVERY, LINEAR, every_kind
 from oracle import load
-from strategies import cases, graphs
+from strategies import cases, conjugates, graphs
 
 import tnmars
 from tnmars.graph import Graph
 
 
 @settings(max_examples=cases(200))
-@given(graphs(), st.sampled_from(("compact", "fast")))
+@given(graphs().flatmap(conjugates), st.sampled_from(("compact", "fast")))
 def test_frozen_layers_compute_the_same(graph: Graph, form: str) -> None:
     asked = problem(graph, 3)
     layer = compiled(graph, dtype=torch.complex128)

@@ -25,9 +25,9 @@ def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
     letters = {edge: at for at, edge in enumerate(dict.fromkeys(e for source in piece.sources for e in source.edges))}
     operands: list[object] = []
     for source, value in zip(piece.sources, taken, strict=True):
-        operands += [wide(value), [letters[edge] for edge in source.edges]]
+        operands += [wide(value).conj() if source.conj else wide(value), [letters[edge] for edge in source.edges]]
     merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges])
-    return merged.to(taken[0].dtype).contiguous()
+    return merged.resolve_conj().to(taken[0].dtype).contiguous()
 
 
 def part_after(piece: Piece, value: Tensor) -> Tensor:

@@ -151,6 +151,7 @@ def _function(name: str, arguments: Sequence[str], body: Sequence[str]) -> list[
 def _fetch(writer: Writer, entry: Fetch) -> list[str]:
     weights = [writer.arguments["core", core] for core in entry.cores]
     shape = f".reshape({writer.shape(entry.axes)})" if entry.has_ones else ""
+    shape += ".conj()" if entry.conj else ""
     comment = f"  # {' '.join(entry.cores)}"
     if len(weights) > 1:
         return [f"{entry.out} = torch.stack({listed(weights)}){shape}{comment}"]
