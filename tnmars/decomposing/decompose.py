@@ -164,7 +164,7 @@ def decompose(
     check_arguments(decompose, locals())
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
-    if weight.is_complex() and metric is not None:
+    if weight.is_complex() and metric is not None and not metric.is_empty:
         text = f"the weight has type {weight.dtype}, but a metric is for real weights."
         raise TnmarsError(Problem(text, "Leave the metric or the data out."))
     plain = unconjugated(graph)  # with the conjugates of the cores that are used so
