@@ -504,6 +504,16 @@ def graphs(
 
 
 @st.composite
+def conjugates(draw: Draw, graph: Graph) -> Graph:
+    """The graph with the conjugates of some of its cores."""
+    terms = [
+        replace(term, cores=tuple(replace(core, conj=draw(st.booleans())) for core in term.cores))
+        for term in graph.terms
+    ]
+    return replace(graph, terms=tuple(terms))
+
+
+@st.composite
 def keeps(draw: Draw, graph: Graph, *, least: int = 1) -> dict[str, tuple[int, ...]]:
     """For each bond by its qualified name, at least `least` of its indices in rising order."""
     found = {}

@@ -98,9 +98,9 @@ def test_bonds_of_several_terms_by_short_or_full_name() -> None:
         ("A[i] b: B[o]", 7, "expected '[', got ':'."),
         ("a: b: B[o]", 5, "expected '[', got ':'."),
         ("a:", 3, "expected a core such as G1[i1, r1], got the end."),
-        ("A[1]", 3, "expected a name or one of [ ] , : +, got '1'."),
-        ("A[i;o]", 4, "expected a name or one of [ ] , : +, got ';'."),
-        ("A[i] é", 6, "expected a name or one of [ ] , : +, got 'é'."),
+        ("A[1]", 3, "expected a name or one of [ ] , : + *, got '1'."),
+        ("A[i;o]", 4, "expected a name or one of [ ] , : + *, got ';'."),
+        ("A[i] é", 6, "expected a name or one of [ ] , : + *, got 'é'."),
     ],
 )
 def test_a_mistake_in_the_text_is_pointed_at(text: str, column: int, message: str) -> None:
@@ -120,7 +120,7 @@ def test_a_mistake_in_a_long_text_is_shown_with_what_is_near() -> None:
 
 def test_a_mistake_in_a_text_of_several_lines_has_its_line() -> None:
     head, line, caret = said("A[i,r]\n  + B[r;o]\n  + C[i,o]").split("\n")
-    assert head == "network text, line 2, column 8: expected a name or one of [ ] , : +, got ';'."
+    assert head == "network text, line 2, column 8: expected a name or one of [ ] , : + *, got ';'."
     assert line == "    + B[r;o]"
     assert line[len(caret) - 1] == ";"
 

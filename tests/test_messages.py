@@ -85,6 +85,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "edge_size_text": lambda: Edge("r", "4"),  # type: ignore[arg-type]
     "core_edges": lambda: Core("A", "ir"),  # type: ignore[arg-type]
     "core_name": lambda: Core("A-1", ()),
+    "core_conj": lambda: Core("A", (), conj="yes"),  # type: ignore[arg-type]
     "term_names": lambda: Term("t", (Edge("r", 1), Edge("r", 2)), (Core("A", ()), Core("A", ()))),
     "term_with_mode": lambda: Term("t", (Edge("i", 1, Role.IN),), ()),
     "operand_name": lambda: Operand("x y", ()),

@@ -65,7 +65,7 @@ def compile(
             nominal batch, for inference or in training. It never warns of tables, nor of weights with fewer than 4,096
             entries.
         device: Where parameters live, as in torch's layers.
-        dtype: The floating-point type of the parameters, as in torch's layers.
+        dtype: The floating-point or complex type of the parameters, as in torch's layers. Gates are always real.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
 
     Shape:
@@ -108,7 +108,8 @@ def compile(
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
     kind = torch.device(device or torch.get_default_device()).type
-    planner = Planner(declared, model or machine_model(kind), batch, image, optimizer, decide, is_last)
+    costs = replace(model or machine_model(kind), parts=2 if dtype is not None and dtype.is_complex else 1)
+    planner = Planner(declared, costs, batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:
         warn_if_slower(layer, 3, measured_ratios(layer))

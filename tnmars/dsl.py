@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Bonds = int | Mapping[str, int]
 """One size for all bonds; or sizes by name, `r1`, or `t1.r1` if there are several terms."""
 
-_TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+])|(?P<end>$))")
+_TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+*])|(?P<end>$))")
 
 
 def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpack[Weight]) -> Graph:
@@ -32,7 +32,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         kind: What the layer does: `"linear"`, `"conv"`, `"conv_transpose"`, `"embedding"`, `"tensor"`, or `"map"` for
             any multilinear map.
         text: The cores with their edges, `"A[i,r] B[r,o]"`. Terms of a sum are joined by `+` and may be named:
-            `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond.
+            `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond. `"B*[r,o]"` is the complex
+            conjugate of core `B`.
         bonds: One size for all bonds, or sizes by name, which then also sets the order of the bonds. With several
             terms, `"r"` means the bond of every term and `"t1.r"` that of one. Not needed if there are no bonds.
         weight: The modes and options of the weight:
@@ -152,9 +153,12 @@ class _Parser:
                 name = word
                 self._next()
                 continue
+            is_conj = self.word == "*"
+            if is_conj:
+                self._next()
             edges, places = self._edges()
             try:
-                cores.append(Core(word, tuple(edges)))
+                cores.append(Core(word, tuple(edges), conj=is_conj))
             except GraphError as error:
                 placed = [
                     (places[int(problem.path[0])] if problem.path else start, problem) for problem in error.problems
@@ -184,7 +188,7 @@ class _Parser:
         return edges, places
 
     def _is_name(self) -> bool:
-        return bool(self.word) and self.word not in "[],:+"
+        return bool(self.word) and self.word not in "[],:+*"
 
     def _take(self, mark: str) -> None:
         if self.word != mark:
@@ -196,7 +200,7 @@ class _Parser:
         if found is None:
             self.start = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
             self.word = self.text[self.start]
-            raise self._error("expected a name or one of [ ] , : +")
+            raise self._error("expected a name or one of [ ] , : + *")
         self.word = found["name"] or found["mark"] or ""
         self.start = found.end() - len(self.word)
         self.at = found.end()
@@ -269,9 +273,9 @@ class Builder:
         self._parts()[0].extend(Edge(name, size) for name, size in sizes.items())
         return self
 
-    def core(self, name: str, *edges: str) -> Builder:
-        """Adds a core to the current term."""
-        self._parts()[1].append(Core(name, edges))
+    def core(self, name: str, *edges: str, conj: bool = False) -> Builder:
+        """Adds a core to the current term, or its complex conjugate."""
+        self._parts()[1].append(Core(name, edges, conj=conj))
         return self
 
     def build(self) -> Graph:

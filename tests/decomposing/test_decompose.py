@@ -320,8 +320,8 @@ WRONG = {
         ),
     ),
     "complex": (
-        lambda: decompose(torch.zeros(6, 8, dtype=torch.complex64), LOWRANK),
-        "the weight has type torch.complex64, but must have real numbers.",
+        lambda: decompose(torch.zeros(6, 8, dtype=torch.complex64), LOWRANK, metric=Metric(inputs=torch.eye(8))),
+        ("the weight has type torch.complex64, but a metric is for real weights.\n  Leave the metric or the data out."),
     ),
     "two targets": (
         lambda: decompose(normal(6, 8), LOWRANK, ranks=2, error=0.1),

@@ -423,10 +423,7 @@ def test_the_state_of_random_numbers_is_left_alone() -> None:
         ),
         (torch.full((5, 6, 7), 3.0), "every known entry of the target is 3, so there are no ranks to find."),
         (torch.full((5, 6, 7), torch.inf), "the target has infinite entries.\n  Mark unknown entries by NaN."),
-        (
-            torch.ones(1, dtype=torch.complex64),
-            "the target: entries must be real numbers, but have type torch.complex64.",
-        ),
+        (torch.full((5, 6, 7), 3j), "every known entry of the target is 0+3j, so there are no ranks to find."),
         ([[1.0], [1.0, 2.0]], "the target is not an array: its rows differ in length."),
         (np.array(["a"]), "the target: entries must be real numbers, but have type <U1."),
     ],

@@ -297,7 +297,7 @@ OURS = {
         "bmm",
         "matmul",
         "linear",
-        "embedding",
+        "index_select",
         "pad",
         "conv1d",
         "conv2d",

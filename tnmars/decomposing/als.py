@@ -1,8 +1,9 @@
 """Alternating least squares for any graph: one core at a time, with the others fixed, in a metric or without.
 
-With the environment E of a core and the metric M, a core solves `(E'ME) a = E'Mw`. The left side is the network without
-the core, contracted with its copy through the metric. It is solved as a matrix, or by conjugate gradients if it is
-large. A term to stay close to the core before makes it regular; it never lets the loss rise.
+With the environment E of a core and the metric M, a core solves `(E'ME) a = E'Mw`, where E' is the conjugate transpose.
+The left side is the network without the core, contracted with its conjugate through the metric. It is solved as a
+matrix, or by conjugate gradients if it is large. A term to stay close to the core before makes it regular; it never
+lets the loss rise.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tnmars.decomposing.factors import Weighting
-from tnmars.decomposing.tensors import Decomposition, Labels, balanced, contract, dense, labels
+from tnmars.decomposing.tensors import Decomposition, Labels, balanced, contract, dense, inner, labels
 from tnmars.graph import Graph
 
 NEAR = 1e-9
@@ -46,12 +47,12 @@ class Goal:
     def loss(self, graph: Graph, cores: Mapping[str, Tensor]) -> float:
         """The squared norm of the error, in the metric."""
         difference = dense(graph, cores) - self.values
-        return max(float((difference * self.weighed(difference)).sum()), 0.0)
+        return max(inner(difference, self.weighed(difference)), 0.0)
 
     @property
     def total(self) -> float:
         """The squared norm of the tensor, in the metric."""
-        return max(float((self.values * self.weighed(self.values)).sum()), 0.0)
+        return max(inner(self.values, self.weighed(self.values)), 0.0)
 
 
 def alternated(start: Decomposition, goal: Goal, steps: int, *, gain: float = 1e-5) -> tuple[Decomposition, float]:
@@ -110,7 +111,7 @@ def solved(
 ) -> Tensor:
     """The core that minimizes the loss of its term, given the others. `aim` is the metric applied to the tensor."""
     system = System.of(graph, term, name, cores, metric)
-    others = [(axes, cores[other]) for other, axes in term.items() if other != name]
+    others = [(axes, cores[other].conj()) for other, axes in term.items() if other != name]
     modes = tuple(mode.name for mode in graph.modes)
     operands = [*others, (modes, aim)]
     right = contract([axes for axes, _ in operands], system.order, [value for _, value in operands])
@@ -131,7 +132,7 @@ class System:
     free: Labels
     sizes: Mapping[str, int]
     operands: Sequence[tuple[Labels, Tensor]]
-    """The network without the core, and its copy through the metric; labels of the copy are primed."""
+    """The conjugate of the network without the core, and its copy through the metric, whose labels are primed."""
 
     @staticmethod
     def of(
@@ -142,7 +143,7 @@ class System:
         coupled = {axis for factor in factors if factor.matrix.dim() == 2 for axis in factor.axes}
         others = [(axes, cores[other]) for other, axes in term.items() if other != name]
         copies = [(tuple(_primed(label, coupled) for label in axes), value) for axes, value in others]
-        operands: list[tuple[Labels, Tensor]] = [*others, *copies]
+        operands: list[tuple[Labels, Tensor]] = [*((axes, value.conj()) for axes, value in others), *copies]
         for factor in factors:
             shape = [sizes[axis] for axis in factor.axes]
             if factor.matrix.dim() == 1:
@@ -172,7 +173,7 @@ class System:
             return self._by_gradients(right, before)
         matrix = self._matrix().reshape(count, side, side)
         columns, start = right.reshape(count, side, -1), before.reshape(count, side, -1)
-        near = NEAR * float(matrix.diagonal(dim1=1, dim2=2).mean().clamp(min=1e-300))
+        near = NEAR * float(matrix.diagonal(dim1=1, dim2=2).real.mean().clamp(min=1e-300))
         found = _regular(matrix, columns, start, near)
         return found.reshape(right.shape)
 
@@ -190,19 +191,19 @@ class System:
         """Conjugate gradients from the core before; each step lowers the loss."""
         found = before.clone()
         rest = right - self._product(found)
-        along, size = rest, float((rest * rest).sum())
+        along, size = rest, inner(rest, rest)
         first = size
         for _ in range(ROUNDS):
             if size <= 1e-20 * first or size == 0.0:
                 break
             image = self._product(along)
-            curve = float((along * image).sum())
+            curve = inner(along, image)
             if curve <= 0.0:
                 break
             step = size / curve
             found = found + step * along
             rest = rest - step * image
-            after = float((rest * rest).sum())
+            after = inner(rest, rest)
             along, size = rest + (after / size) * along, after
         return found
 
@@ -212,7 +213,7 @@ def _primed(label: str, coupled: set[str]) -> str:
 
 
 def _regular(matrix: Tensor, right: Tensor, start: Tensor, near: float) -> Tensor:
-    """The solutions of symmetric systems, near the start where a matrix does not determine them."""
+    """The solutions of symmetric (Hermitian) systems, near the start where a matrix does not determine them."""
     rest = right - matrix @ start
     while True:
         shifted = matrix.clone()

@@ -18,10 +18,11 @@ from torch import Tensor
 from tnmars.arguments import check_arguments
 from tnmars.decomposing.messages import gauges, settled
 from tnmars.decomposing.sweep import Joint, upwards
-from tnmars.decomposing.tensors import Labels, contract, labels
+from tnmars.decomposing.tensors import Labels, conjugates, contract, labels
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph, Term
 from tnmars.graph.topology import parts
+from tnmars.layer.numbers import wide
 
 ZERO = 1e-14
 """A singular value below this share of the largest is rounding: its slice is set to 0."""
@@ -32,7 +33,7 @@ class Canonical:
     """What `canonical` returns.
 
     Attributes:
-        cores: The cores in float64 by qualified name; they give the same weight.
+        cores: The cores in float64 or complex128 by qualified name; they give the same weight.
         weights: For each bond the weights of its slices, largest first: the singular values of its term, exact on
             trees.
 
@@ -78,7 +79,7 @@ def canonical(graph: Graph, cores: Mapping[str, Tensor]) -> Canonical:
         True
     """
     check_arguments(canonical, locals())
-    values = _checked(graph, cores)
+    values = conjugates(_checked(graph, cores), graph.conjugated)
     weights: dict[str, Tensor] = {}
     after = dict(values)
     for term, names in zip(graph.terms, labels(graph), strict=True):
@@ -89,9 +90,8 @@ def canonical(graph: Graph, cores: Mapping[str, Tensor]) -> Canonical:
             found, singular = _with_cycles(graph, term, names, given)
         after |= found
         weights |= singular
-    return Canonical(
-        {name: after[name].contiguous() for name in graph.cores}, {name: weights[name] for name in graph.bonds}
-    )
+    held = conjugates({name: after[name].resolve_conj().contiguous() for name in graph.cores}, graph.conjugated)
+    return Canonical(held, {name: weights[name] for name in graph.bonds})
 
 
 def _checked(graph: Graph, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def _checked(graph: Graph, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, shape in graph.cores.items():
         if name not in cores:
             raise TnmarsError(Problem(f"core '{name}' is missing.", "Give a tensor for every core of the graph."))
-        value = cores[name].detach().to("cpu", torch.float64)
+        value = wide(cores[name].detach().cpu())
         if tuple(value.shape) != shape:
             raise ShapeError(f"core '{name}' has shape {tuple(value.shape)}, but must have {shape}.")
         if not bool(torch.isfinite(value).all()):
@@ -163,7 +163,7 @@ def _moved_down(values: dict[str, Tensor], edges: Mapping[str, Labels], core: st
     _, found, turned = torch.linalg.svd(moved.reshape(-1, moved.shape[-1]), full_matrices=True)
     width = moved.shape[-1]
     weights: Tensor = torch.cat([found, found.new_zeros(width - len(found))])
-    values[above] = _along(values[above], at, turned)
+    values[above] = _along(values[above], at, turned.conj())
     below = edges[core].index(bond)
     values[core] = _scaled(_along(values[core], below, turned), below, weights)
     return weights
@@ -243,10 +243,12 @@ def _with_cycles(
 
 
 def _norm(axes: Mapping[str, Labels], cores: Mapping[str, Tensor]) -> float:
-    """The norm of a term, from the network contracted with its copy."""
+    """The norm of a term, from the network contracted with its conjugate."""
     copy = [tuple(f"{label}'" if label[0] == ":" else label for label in each) for each in axes.values()]
-    found = contract([*axes.values(), *copy], (), [cores[name] for name in axes] * 2)
-    return float(max(float(found), 0.0) ** 0.5)
+    found = contract(
+        [*axes.values(), *copy], (), [*map(cores.__getitem__, axes), *(cores[name].conj() for name in axes)]
+    )
+    return float(max(float(found.real), 0.0) ** 0.5)
 
 
 def _balance(values: dict[str, Tensor], axes: Mapping[str, Labels], ends: list[str], bond: str) -> Tensor:

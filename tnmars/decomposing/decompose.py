@@ -19,10 +19,12 @@ from tnmars.decomposing.metric import Metric, weighting
 from tnmars.decomposing.ranks import EVBMF, Aim, Ranks, Within, given_sizes, sizes_for_parameters
 from tnmars.decomposing.search import STEPS, Search, Watch, scaled, searched
 from tnmars.decomposing.sweep import Choose, Swept, is_forest, is_swept, sweep, up_to
-from tnmars.decomposing.tensors import Decomposition, dense, with_sizes
+from tnmars.decomposing.tensors import Decomposition, conjugates, dense, with_sizes
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
+from tnmars.graph.rewrite import conjugated, unconjugated
+from tnmars.layer import numbers
 
 ROUNDS, GAIN = 12, 1e-3
 """On a tree whose metric does not split: rounds over all cores, and the share of the loss below which they stop."""
@@ -38,7 +40,8 @@ class Decomposed:
 
     Attributes:
         graph: The given graph with the chosen sizes of bonds; nothing else changes.
-        cores: The cores in float64 by qualified name, with the shapes of `graph.cores`.
+        cores: The cores in float64, or complex128 for a complex weight, by qualified name. They have the shapes of
+            `graph.cores`.
         error: The relative error, the norm of the difference over the norm of the weight.
         metric_error: The same in the metric, or `None` without one. If the metric has responses but no inputs, it is
             what was discarded.
@@ -92,7 +95,7 @@ class Task:
 def squared(values: Tensor, graph: Graph, metric: Weighting | None) -> float:
     """The squared norm of a tensor with one axis per mode, in the metric."""
     if metric is None:
-        return float(values.square().sum())
+        return float(numbers.squared(values).sum())
     axes = [mode.name for mode in graph.modes]
     if metric.responses is not None:
         return float(metric.response_gram([], {mode.name: mode.size for mode in graph.modes}))
@@ -161,12 +164,19 @@ def decompose(
     check_arguments(decompose, locals())
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
+    if weight.is_complex() and metric is not None and not metric.is_empty:
+        text = f"the weight has type {weight.dtype}, but a metric is for real weights."
+        raise TnmarsError(Problem(text, "Leave the metric or the data out."))
+    plain = unconjugated(graph)  # with the conjugates of the cores that are used so
     values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
     most = None if starts is None else max(starts, 1)
-    task = Task(graph, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
-    if is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF):
-        return _swept(task)
-    return _searched(task)
+    task = Task(plain, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
+    is_direct = is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF)
+    found = _swept(task) if is_direct else _searched(task)
+    if plain is graph:
+        return found
+    cores = conjugates(found.cores, graph.conjugated)
+    return replace(found, graph=conjugated(found.graph, graph.conjugated), cores=cores)
 
 
 def _swept(task: Task) -> Decomposed:
@@ -233,7 +243,7 @@ def _searched(task: Task) -> Decomposed:
     if aim.ranks == EVBMF:
         text = "ranks is 'evbmf', but the graph has cycles, hyperedges, several terms or modes on several cores."
         raise TnmarsError(Problem(text, "Give error, energy or parameters; EVBMF is for graphs without cycles."))
-    size = float(task.values.square().mean().sqrt())
+    size = float(numbers.squared(task.values).mean().sqrt())
     metric = task.metric if task.metric is None or task.metric.factors else None
     metric = None if metric is None else replace(metric, responses=None)
     goal = Goal(graph, task.values / (size or 1.0), metric)
@@ -242,7 +252,7 @@ def _searched(task: Task) -> Decomposed:
     else:
         sized = with_sizes(graph, dict.fromkeys(graph.bonds, 1))
     if size == 0.0 or goal.total == 0.0:
-        zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in sized.cores.items()}
+        zeros = {name: torch.zeros(shape, dtype=task.values.dtype) for name, shape in sized.cores.items()}
         return _result(task, Decomposition(sized, zeros, {}), None)
     if aim.tolerance is not None:
         found = by_error(graph, goal, task.search, aim.tolerance)

@@ -31,7 +31,7 @@ def gram(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
             rows, columns = slice(starts[a], starts[a] + sizes[a]), slice(starts[b], starts[b] + sizes[b])
             matrix[rows, columns] = block
             if a != b:
-                matrix[columns, rows] = block.T
+                matrix[columns, rows] = block.mH
     return matrix
 
 
@@ -42,10 +42,13 @@ def _block(
     right: str,
     cores: Mapping[str, Tensor],
 ) -> Tensor:
-    """The inner products of the derivatives by two cores. Bonds of the second copy get labels of their own."""
+    """The inner products of the derivatives by two cores, the first one conjugate.
+
+    Bonds of the second copy get labels of their own.
+    """
     second = {name: tuple(_primed(label) for label in axes) for name, axes in right_term.items()}
     ours, theirs = left_term[left], second[right]
-    operands = [(axes, cores[name]) for name, axes in left_term.items() if name != left]
+    operands = [(axes, cores[name].conj()) for name, axes in left_term.items() if name != left]
     operands += [(axes, cores[name]) for name, axes in second.items() if name != right]
     shared = tuple(label for label in ours if label in theirs)
     ours_only = tuple(label for label in ours if label not in shared)

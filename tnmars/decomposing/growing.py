@@ -13,6 +13,7 @@ from tnmars.decomposing.tensors import Decomposition, with_sizes
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
+from tnmars.layer.numbers import squared
 
 TRIAL, SETTLE = 6, 25
 """Rounds over all cores that show what a wider bond gains, and that follow the decision."""
@@ -30,7 +31,7 @@ def grown(
     cores = {}
     for name, shape in graph.cores.items():
         old = decomposition.cores[name]
-        scale = share * float(old.square().mean().sqrt())
+        scale = share * float(squared(old).mean().sqrt())
         new = torch.randn(shape, generator=random, dtype=old.dtype) * scale
         new[tuple(slice(0, size) for size in old.shape)] = old
         cores[name] = new

@@ -17,6 +17,7 @@ from torch import Tensor
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.kinds import Role
+from tnmars.layer.numbers import wide
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ def padded(value: Tensor, real: Sequence[int], held: Sequence[int]) -> Tensor:
 
 
 def by_modes(graph: Graph, weight: Tensor) -> Tensor:
-    """The weight with one axis per mode in the graph's order, in float64, zero where the modes hold padding."""
+    """The weight with one axis per mode in the graph's order, with the most digits; 0 where the modes hold padding."""
     sizes = {mode.name: mode.size for mode in graph.modes}
     order = [name for axis in graph.weight_axes for name in axis]
     held = [prod(sizes[name] for name in axis) for axis in graph.weight_axes]
-    values = padded(weight.detach().to("cpu", torch.float64).reshape(graph.weight_lengths), graph.weight_lengths, held)
+    values = padded(wide(weight.detach().cpu()).reshape(graph.weight_lengths), graph.weight_lengths, held)
     return values.reshape([sizes[name] for name in order]).permute([order.index(name) for name in sizes])
 
 
@@ -91,8 +92,8 @@ def in_torch(graph: Graph, values: Tensor) -> Tensor:
 def checked(graph: Graph, weight: object) -> Tensor:
     """The weight as a tensor, if it can be decomposed with this graph.
 
-    Raises `ShapeError` for another shape, and `TnmarsError` for entries that are not finite real numbers, or a graph
-    without terms.
+    Raises `ShapeError` for another shape, and `TnmarsError` for entries that are not finite, or a graph without
+    terms.
     """
     if not isinstance(weight, Tensor):
         try:
@@ -102,8 +103,6 @@ def checked(graph: Graph, weight: object) -> Tensor:
     if tuple(weight.shape) != graph.dense_shape:
         text = f"the weight has shape {tuple(weight.shape)}, but must have {graph.dense_shape}."
         raise ShapeError(Problem(text, f"That is torch's layout for this graph: {graph.signature}."))
-    if weight.is_complex():
-        raise TnmarsError(f"the weight has type {weight.dtype}, but must have real numbers.")
     if not graph.terms:
         raise TnmarsError("the graph has no terms, so there is nothing to decompose the weight into.")
     finite = torch.isfinite(weight)

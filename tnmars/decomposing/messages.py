@@ -1,8 +1,8 @@
 """Messages between the cores of one term: what the rest of the network looks like from a bond, as a matrix.
 
-A core's message to a bond is the core contracted with its copy, through the messages that arrive at its other bonds. On
-a tree that is exact after one pass. With cycles messages are iterated until they settle (belief propagation). At a bond
-with several ends, the messages of all other ends are multiplied entry by entry.
+A core's message to a bond is the core contracted with its conjugate, through the messages that arrive at its other
+bonds. On a tree that is exact after one pass. With cycles messages are iterated until they settle (belief
+propagation). At a bond with several ends, the messages of all other ends are multiplied entry by entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def settled(axes: Mapping[str, Labels], cores: Mapping[str, Tensor], ends: Mappi
         label: size for name in axes for label, size in zip(axes[name], cores[name].shape, strict=True) if label in ends
     }
     messages: Messages = {
-        (core, bond): torch.eye(sizes[bond], dtype=torch.float64) / sizes[bond]
+        (core, bond): torch.eye(sizes[bond], dtype=cores[core].dtype) / sizes[bond]
         for bond, names in ends.items()
         for core in names
     }
@@ -50,14 +50,14 @@ def _message(
     own: Labels, value: Tensor, core: str, bond: str, ends: Mapping[str, list[str]], messages: Messages
 ) -> Tensor:
     operands: list[tuple[Labels, Tensor]] = [(own, value)]
-    operands.append((tuple(f"{label}'" if label in ends else label for label in own), value))
+    operands.append((tuple(f"{label}'" if label in ends else label for label in own), value.conj()))
     for label in own:
         if label in ends and label != bond:
             arriving = torch.stack([messages[other, label] for other in ends[label] if other != core]).prod(0)
             operands.append(((label, f"{label}'"), arriving))
     found = contract([each for each, _ in operands], (bond, f"{bond}'"), [each for _, each in operands])
-    found = 0.5 * (found + found.T)
-    trace = float(found.diagonal().sum())
+    found = 0.5 * (found + found.mH)
+    trace = float(found.diagonal().real.sum())
     if not trace > 0.0:
         return torch.eye(len(found), dtype=found.dtype) / len(found)
     return found / trace
@@ -69,7 +69,7 @@ def gauges(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     `first` and `second` are the messages of the two ends. After P and Q are multiplied in, both messages are diagonal
     and equal.
     """
-    root, inverse = _roots(first)
+    root, inverse = _roots(first.conj())  # of the core's columns, which the bond numbers
     other, _ = _roots(second)
     left, weights, _ = torch.linalg.svd(root @ other)
     forward = inverse @ left * weights.sqrt()
@@ -79,4 +79,4 @@ def gauges(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _roots(matrix: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(matrix)
     roots = values.clamp(min=LEAST * max(float(values[-1]), 1e-300)).sqrt()
-    return (vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T
+    return (vectors * roots) @ vectors.mH, (vectors / roots) @ vectors.mH

@@ -93,7 +93,10 @@ class Metric:
 
 
 def _valid(name: str, value: object) -> Tensor:
-    matrix = torch.as_tensor(value).detach().to("cpu", torch.float64)
+    given = torch.as_tensor(value).detach()
+    if given.is_complex():
+        raise TnmarsError(f"{name} of the metric has type {given.dtype}, but must have real numbers.")
+    matrix = given.to("cpu", torch.float64)
     is_vector = matrix.dim() == 1 and name == "inputs"
     if not is_vector and (matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1]):
         text = f"{name} of the metric has shape {tuple(matrix.shape)}, but must be a square matrix."

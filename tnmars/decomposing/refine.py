@@ -15,8 +15,9 @@ from torch import Tensor
 
 from tnmars.decomposing.gram import gram
 from tnmars.decomposing.rows import jacobian_at, values_at
-from tnmars.decomposing.tensors import Decomposition, balanced, dense
+from tnmars.decomposing.tensors import Decomposition, balanced, dense, inner
 from tnmars.graph import Graph
+from tnmars.layer.numbers import squared
 
 LARGE = 3000
 """Decompositions with more parameters are refined without a Gauss-Newton matrix."""
@@ -49,7 +50,7 @@ def residual(graph: Graph, cores: Mapping[str, Tensor], data: Data) -> Tensor:
 
 
 def mean_square(decomposition: Decomposition, data: Data) -> float:
-    return float(residual(decomposition.graph, decomposition.cores, data).square().mean())
+    return float(squared(residual(decomposition.graph, decomposition.cores, data)).mean())
 
 
 def refined(decomposition: Decomposition, data: Data, steps: int, *, gain: float = 1e-4) -> tuple[Decomposition, float]:
@@ -72,12 +73,12 @@ def refined(decomposition: Decomposition, data: Data, steps: int, *, gain: float
 
     flat = torch.cat([cores[name].reshape(-1) for name in names])
     error, slope, matrix = _local(decomposition.graph, split(flat), names, data)
-    damping, growth, slow = 1e-3 * float(matrix.diagonal().mean()), 2.0, 0
+    damping, growth, slow = 1e-3 * float(matrix.diagonal().real.mean()), 2.0, 0
     for _ in range(steps):
         step = _solved(matrix, slope, damping)
         tried = flat + step
-        value = float(residual(decomposition.graph, split(tried), data).square().sum())
-        expected = float(step @ (damping * step - slope))
+        value = float(squared(residual(decomposition.graph, split(tried), data)).sum())
+        expected = inner(step, damping * step - slope)
         if value < error and expected > 0.0:
             ratio = (error - value) / expected
             is_small = error - value < gain * error
@@ -104,7 +105,7 @@ def _local(graph: Graph, cores: Mapping[str, Tensor], names: list[str], data: Da
         return _local_at_rows(graph, cores, data, data.index)
     leaves = {name: cores[name].detach().requires_grad_() for name in names}
     with torch.enable_grad():
-        error = residual(graph, leaves, data).square().sum()
+        error = squared(residual(graph, leaves, data)).sum()
         slopes = torch.autograd.grad(error, [leaves[name] for name in names])
     slope = torch.cat([part.reshape(-1) for part in slopes]) * 0.5
     return float(error.detach()), slope, gram(graph, cores)
@@ -120,9 +121,9 @@ def _local_at_rows(
     step = max(1, MOST_AT_ONCE // count)
     for rows, parts in zip(torch.split(index, step), torch.split(difference, step), strict=True):
         derivative = jacobian_at(graph, cores, rows)
-        slope += derivative.T @ parts
-        matrix.addmm_(derivative.T, derivative)
-    return float(difference.square().sum()), slope, matrix
+        slope += derivative.mH @ parts
+        matrix.addmm_(derivative.mH, derivative)
+    return float(squared(difference).sum()), slope, matrix
 
 
 def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
@@ -133,15 +134,21 @@ def _solved(matrix: Tensor, slope: Tensor, damping: float) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(shifted)
         if not int(failed):
             return -torch.cholesky_solve(slope[:, None], factor)[:, 0]
-        damping = max(10.0 * damping, 1e-12 * float(matrix.diagonal().max()))
+        damping = max(10.0 * damping, 1e-12 * float(matrix.diagonal().real.max()))
 
 
 def _descended(decomposition: Decomposition, data: Data, steps: int) -> tuple[Decomposition, float]:
     """The same as `refined`, by L-BFGS, which needs no matrix."""
-    leaves = {
-        name: core.contiguous().clone().requires_grad_()
-        for name, core in balanced(decomposition.graph, decomposition.cores).items()
+    start = balanced(decomposition.graph, decomposition.cores)
+    leaves = {  # a complex core as its two parts, which are numbers of their own to the search
+        name: (torch.view_as_real(core) if core.is_complex() else core).contiguous().clone().requires_grad_()
+        for name, core in start.items()
     }
+
+    def cores() -> dict[str, Tensor]:
+        pairs = {name for name, core in start.items() if core.is_complex()}
+        return {name: torch.view_as_complex(leaf) if name in pairs else leaf for name, leaf in leaves.items()}
+
     search = torch.optim.LBFGS(
         list(leaves.values()),
         max_iter=10 * steps,
@@ -152,11 +159,11 @@ def _descended(decomposition: Decomposition, data: Data, steps: int) -> tuple[De
 
     def closure() -> Tensor:
         search.zero_grad()
-        error = residual(decomposition.graph, leaves, data).square().mean()
+        error = squared(residual(decomposition.graph, cores(), data)).mean()
         error.backward()  # type: ignore[no-untyped-call]
         return error
 
     with torch.enable_grad():
         search.step(closure)  # type: ignore[no-untyped-call]
-    after = decomposition.with_cores({name: core.detach() for name, core in leaves.items()})
+    after = decomposition.with_cores({name: core.detach() for name, core in cores().items()})
     return after, mean_square(after, data)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tnmars.graph.rewrite import NEW, Piece, Rewrite, Source
+from tnmars.layer.numbers import wide
 
 
 def cores_after(rewrite: Rewrite, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -17,16 +18,16 @@ def cores_after(rewrite: Rewrite, cores: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
-    """One core: entries taken from a core before, or the product of several, in float64."""
+    """One core: entries taken from a core before, or the product of several, computed in float64 or complex128."""
     if piece.is_part:
         return part_after(piece, cores[piece.sources[0].name])
     taken = [_taken(source, cores[source.name]) for source in piece.sources]
     letters = {edge: at for at, edge in enumerate(dict.fromkeys(e for source in piece.sources for e in source.edges))}
     operands: list[object] = []
     for source, value in zip(piece.sources, taken, strict=True):
-        operands += [value.double(), [letters[edge] for edge in source.edges]]
+        operands += [wide(value).conj() if source.conj else wide(value), [letters[edge] for edge in source.edges]]
     merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges])
-    return merged.to(taken[0].dtype).contiguous()
+    return merged.resolve_conj().to(taken[0].dtype).contiguous()
 
 
 def part_after(piece: Piece, value: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None)
     total = goal.total
     ends: list[Found] = []
     for at in range(search.starts_for(graph)):
-        start = first if at == 0 and first is not None else random_decomposition(graph, search.random)
+        start = first if at == 0 and first is not None else _random(graph, goal, search)
         found = climbed(start, goal, max(search.steps // SHORT, 1), max(search.newton_steps // SHORT, 1), gain=COARSE)
         if not ends or found.loss < min(end.loss for end in ends):
             found = climbed(found.decomposition, goal, search.steps, search.newton_steps)
@@ -112,6 +112,10 @@ def _best(graph: Graph, goal: Goal, search: Search, first: Decomposition | None)
     if best.loss <= DONE**2 * total or search.newton_steps < NEWTON:
         return best
     return climbed(best.decomposition, goal, 2 * search.steps, 2 * NEWTON, gain=1e-7)
+
+
+def _random(graph: Graph, goal: Goal, search: Search) -> Decomposition:
+    return random_decomposition(graph, search.random, dtype=goal.values.dtype)
 
 
 def climbed(start: Decomposition, goal: Goal, steps: int, newton: int, *, gain: float = 1e-4) -> Found:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tnmars.decomposing.factors import Factor, Weighting
-from tnmars.graph import Core, Graph, Term
+from tnmars.graph import Graph, Term
 
 
 def is_sliced(graph: Graph) -> bool:
@@ -26,7 +26,7 @@ def is_sliced(graph: Graph) -> bool:
 def inner(graph: Graph, term: Term) -> Term:
     """The term of one slice: its cores without the modes that they share."""
     shared = set(graph.shared)
-    cores = (Core(core.name, tuple(edge for edge in core.edges if edge not in shared)) for core in term.cores)
+    cores = (replace(core, edges=tuple(edge for edge in core.edges if edge not in shared)) for core in term.cores)
     return replace(term, cores=tuple(cores)) if shared else term
 
 

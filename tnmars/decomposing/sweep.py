@@ -268,7 +268,7 @@ def _cut(
             basis = inverse.applied(basis, [*inside, ""])
             maps = root.applied(maps, [*inside, ""])
         basis, maps = basis.reshape(rows, kept), maps.reshape(rows, kept)
-    return Cut(basis, vectors.T @ matrix, maps.T, float(spectrum[kept:].sum()))
+    return Cut(basis, vectors.mH @ matrix, maps.mH, float(spectrum[kept:].sum()))
 
 
 def directions(
@@ -291,7 +291,7 @@ def directions(
             for factor in theirs:
                 weighed = factor.applied(weighed, axes)
             other = weighed.reshape(rows, -1)
-        spectrum, vectors = _eigen(matrix @ other.T)
+        spectrum, vectors = _eigen(matrix @ other.mH)
         kept = choose(spectrum * scale)
         if kept == rows or float(spectrum[kept - 1]) > SMALL * float(spectrum[0]):
             return spectrum * scale, vectors
@@ -306,7 +306,7 @@ def directions(
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, largest first and at least 0, and eigenvectors."""
-    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.T))
+    values, vectors = torch.linalg.eigh(0.5 * (gram + gram.mH))
     return values.flip(0).clamp(min=0.0), vectors.flip(1)
 
 

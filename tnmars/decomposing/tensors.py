@@ -1,13 +1,13 @@
 """A graph with values for its cores: the tensor it stands for, and what it becomes when bonds are cut.
 
 Everything here works on the modes as axes, in the graph's order, whatever the layer's kind. The compiler is not used:
-fitting computes in float64 and changes the sizes at every step, while a compiled layer pays off when one program runs
-many times. Contraction orders are found by opt_einsum and cached by size.
+fitting computes with the most digits and changes the sizes at every step, while a compiled layer pays off when one
+program runs many times. Contraction orders are found by opt_einsum and cached by size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -54,13 +54,15 @@ class Decomposition:
 
 
 def random_decomposition(
-    graph: Graph, random: torch.Generator, names: Mapping[str, str] | None = None
+    graph: Graph,
+    random: torch.Generator,
+    names: Mapping[str, str] | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Decomposition:
     """A decomposition with normally distributed cores, whose tensor has unit variance."""
     scale = deviations(graph, 1.0)
     cores = {
-        name: torch.randn(shape, generator=random, dtype=torch.float64) * scale[name]
-        for name, shape in graph.cores.items()
+        name: torch.randn(shape, generator=random, dtype=dtype) * scale[name] for name, shape in graph.cores.items()
     }
     return Decomposition(graph, cores, names or {name: name for name in graph.bonds})
 
@@ -89,11 +91,22 @@ def dense(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
     modes = tuple(mode.name for mode in graph.modes)
     total: Tensor | None = None
     for term in labels(graph):
-        value = contract([term[name] for name in term], modes, [cores[name] for name in term])
+        used = [cores[name].conj() if name in graph.conjugated else cores[name] for name in term]
+        value = contract([term[name] for name in term], modes, used)
         total = value if total is None else total + value
     if total is None:
         return torch.zeros([mode.size for mode in graph.modes], dtype=torch.float64)
     return total
+
+
+def conjugates(cores: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """The cores, those with these names conjugate."""
+    return {name: core.conj().resolve_conj() if name in names else core for name, core in cores.items()}
+
+
+def inner(first: Tensor, second: Tensor) -> float:
+    """The real part of the inner product of two tensors."""
+    return float((first.conj() * second).real.sum())
 
 
 def balanced(graph: Graph, cores: Mapping[str, Tensor]) -> dict[str, Tensor]:

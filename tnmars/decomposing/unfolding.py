@@ -67,6 +67,6 @@ def _spectrum(
         weighed = tensor
         for factor in theirs:
             weighed = factor.applied(weighed, order)
-        gram = metric.scale * (tensor.reshape(rows, -1) @ weighed.reshape(rows, -1).T)
-    found: Tensor = torch.linalg.eigvalsh(0.5 * (gram + gram.T))
+        gram = metric.scale * (tensor.reshape(rows, -1) @ weighed.reshape(rows, -1).mH)
+    found: Tensor = torch.linalg.eigvalsh(0.5 * (gram + gram.mH))
     return found.flip(0).clamp(min=0.0)[:most]

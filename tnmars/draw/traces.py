@@ -5,9 +5,11 @@ Only the two graphs are known, so the new home of a merged core is inferred from
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tnmars.draw.look import Look
 from tnmars.errors import GraphError
-from tnmars.graph import Core, Edge, Graph, Term
+from tnmars.graph import Edge, Graph, Term
 
 
 def looks(before: Graph, after: Graph) -> tuple[tuple[Graph, Look], tuple[Graph, Look]]:
@@ -44,7 +46,7 @@ def _traced(before: Term, after: Term) -> Term:
         if bond.name not in here and len(joined) > 1:
             traces[bond.name] = joined
     cores = [
-        Core(core.name, (*core.edges, *(bond for bond, joined in traces.items() if core.name in joined)))
+        replace(core, edges=(*core.edges, *(bond for bond, joined in traces.items() if core.name in joined)))
         for core in after.cores
     ]
     order = {bond.name: at for at, bond in enumerate(before.bonds)}

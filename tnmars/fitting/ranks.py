@@ -28,8 +28,9 @@ from tnmars.fitting.targeted import by_target, left_over
 from tnmars.fitting.value import Fitted, FitWarning, Point, rank_doubts
 from tnmars.graph import Edge, Graph, Json
 from tnmars.graph.kinds import Role
-from tnmars.graph.rewrite import drop_ones
+from tnmars.graph.rewrite import drop_ones, unconjugated
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared
 from tnmars.select import Annealed, Selector
 
 STEPS = 4000
@@ -79,7 +80,8 @@ def fit(
         parameters: The maximum number of parameters.
         seed: The seed of all random numbers. The global random state of torch is not changed.
         steps: How many steps the gates are trained, if they are.
-        dtype: The type of the layer's parameters; by default float64 if the tensor has it, and float32 otherwise.
+        dtype: The type of the layer's parameters; by default that of the tensor if it is float64 or complex, and
+            float32 otherwise.
         watch: Called with every network that the search tries; it has `parameters`, `ranks`, `error` and `bic`.
         shown: Called every 100 steps of training gates, with a record, the step and the number of steps.
 
@@ -94,7 +96,7 @@ def fit(
     Raises:
         ShapeError: The tensor or a mask does not have the right shape.
         GraphError: The graph has no terms, or has padding, or has no bonds though a selector is given.
-        TnmarsError: The entries are not finite real numbers, or all the same, or no entry is left to fit, or the
+        TnmarsError: The entries are not finite numbers, or all the same, or no entry is left to fit, or the
             selector has no gates, or a target for the ranks is out of reach.
 
     Issues a `FitWarning` if the data hardly determine the ranks, if the network explains little of the tensor, or if
@@ -113,6 +115,9 @@ def fit(
     before = graph if isinstance(graph, Graph) else spec.load(graph)
     aim = Aim(ranks, error, energy, parameters)
     type_ = dtype or _dtype(given)
+    if _dtype(given).is_complex and not type_.is_complex:
+        text = f"dtype is {type_}, but the tensor has complex numbers."
+        raise TnmarsError(Problem(text, "Give torch.complex64 or torch.complex128, or leave dtype out."))
     request = Request(before, given, observed, held_out, selector, aim, seed, steps, type_, watch, shown)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -143,7 +148,7 @@ class Request:
     def target(self) -> Target:
         """The entries to fit."""
         masks = (_mask(self.observed, "observed"), _mask(self.held_out, "held_out"))
-        return target(self.before, as_tensor(self.given, "the target"), *masks)
+        return target(self.before, as_tensor(self.given, "the target", is_complex=True), *masks)
 
     def record(self, fit: Fit) -> None:
         """Adds a network to the trace, and shows it to the watcher."""
@@ -232,6 +237,8 @@ def _mask(given: object, what: str) -> Tensor | None:
 
 def _dtype(given: object) -> torch.dtype:
     kind = getattr(given, "dtype", None)
+    if str(kind).removeprefix("torch.") in ("complex64", "complex128"):
+        return torch.complex128 if "128" in str(kind) else torch.complex64
     return torch.float64 if kind == torch.float64 or str(kind) in WIDE else torch.float32
 
 
@@ -243,14 +250,14 @@ def _plain(graph: Graph) -> Graph:
         text = "the graph has padding, but a tensor to fit must have none."
         raise GraphError(Problem(text, "Leave out 'features' or 'vocab', and pad the tensor itself."))
     modes = tuple(Edge(mode.name, mode.size, Role.FREE) for mode in graph.modes)
-    return Graph("tensor", modes, graph.terms, graph.shared, name=graph.name)
+    return unconjugated(Graph("tensor", modes, graph.terms, graph.shared, name=graph.name))
 
 
 def _unseen_error(decomposition: Decomposition, aim: Target) -> float | None:
     if aim.unseen is None or aim.unseen_index is None:
         return None
     difference = values_at(decomposition.graph, decomposition.cores, aim.unseen_index) - aim.unseen
-    return float(difference.square().mean().sqrt())
+    return float(squared(difference).mean().sqrt())
 
 
 def _layer(
@@ -263,13 +270,19 @@ def _layer(
     origin: dict[str, Json] = {"sizes": sizes, "selector": dict(settings)}
     if before.origin is not None:
         origin["before"] = before.origin
-    graph = replace(before.with_terms(rewrite.graph.terms), origin=origin)
+    used = {(term.name, core.name): core for term in before.terms for core in term.cores}
+    terms = [
+        replace(term, cores=tuple(replace(core, conj=used[term.name, core.name].conj) for core in term.cores))
+        for term in rewrite.graph.terms
+    ]
+    graph = replace(before.with_terms(terms), origin=origin)
     layer = compile(graph, dtype=dtype)
     for term in graph.terms:
         share = scale ** (1 / len(term.cores))
         for core in term.cores:
             name = graph.qualified(term, core.name)
-            layer.cores.get(name).copy_((cores[name] * share).to(dtype))
+            value = cores[name].conj() if core.conj else cores[name]
+            layer.cores.get(name).copy_((value * share).to(dtype))
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer

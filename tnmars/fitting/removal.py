@@ -54,8 +54,8 @@ def _directions(decomposition: Decomposition, bond: str, ends: list[str], most: 
         u = v
         cost = 0.0
         for _ in range(TURNS):
-            u, _ = _least(torch.einsum("abcd,b,d->ac", metric, v, v) + identity, v)
-            v, cost = _least(torch.einsum("abcd,a,c->bd", metric, u, u) + identity, u)
+            u, _ = _least(torch.einsum("abcd,b,d->ac", metric, v.conj(), v) + identity, v)
+            v, cost = _least(torch.einsum("abcd,a,c->bd", metric, u.conj(), u) + identity, u)
             scale = float(u.norm() / v.norm()) ** 0.5
             u, v = u / scale, v * scale
         if not any(_is_near(cost, other) for other, _, _ in directions):
@@ -69,16 +69,17 @@ def _is_near(first: float, second: float) -> bool:
 
 
 def _least(matrix: Tensor, along: Tensor) -> tuple[Tensor, float]:
-    """The vector with inner product 1 with `along` that minimizes the quadratic form, and the minimum."""
-    solved = torch.linalg.lstsq(matrix, along[:, None], driver="gelsd").solution[:, 0]
-    product = float(along @ solved)
+    """The vector x with `along' x = 1` that minimizes the quadratic form, and the minimum; nothing is conjugated."""
+    solved = torch.linalg.lstsq(matrix, along.conj().resolve_conj()[:, None], driver="gelsd").solution[:, 0]
+    product = float((along @ solved).real)
     if product <= 0.0:
-        return along / float(along @ along), float("inf")
+        return along.conj() / float(along.norm()) ** 2, float("inf")
     return solved / product, 1.0 / product
 
 
 def _metric(decomposition: Decomposition, bond: str, ends: list[str]) -> Tensor:
-    """The inner products of the tensors that result when the two ends of a bond have separate indices."""
+    """The inner products of the tensors that result when the two ends of a bond have separate indices;
+    the first tensor conjugate."""
     term = next(term for term in labels(decomposition.graph) if ends[0] in term)
     label = f":{bond}"
     operands: list[tuple[Labels, Tensor]] = []
@@ -86,7 +87,8 @@ def _metric(decomposition: Decomposition, bond: str, ends: list[str]) -> Tensor:
         for name, axes in term.items():
             end = "<" if name == ends[0] else ">"
             marked = tuple(f"{each}{end if each == label else ''}{mark}" if each[0] == ":" else each for each in axes)
-            operands.append((marked, decomposition.cores[name]))
+            value = decomposition.cores[name]
+            operands.append((marked, value if mark else value.conj()))
     output = (f"{label}<", f"{label}>", f"{label}<'", f"{label}>'")
     return contract([axes for axes, _ in operands], output, [value for _, value in operands])
 

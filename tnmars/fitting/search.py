@@ -87,7 +87,7 @@ def _begun(graph: Graph, data: Data, random: torch.Generator, starter: Starter) 
 
 def _noise(data: Data, random: torch.Generator) -> Data:
     """Normal numbers in place of the data; how closely they are fitted shows how much of a fit is meaningless."""
-    values = torch.randn(data.values.shape, generator=random, dtype=torch.float64)
+    values = torch.randn(data.values.shape, generator=random, dtype=data.values.dtype)
     if data.index is None:
         return Data(values)
     return Data(values, data.index, values[data.index.unbind(1)])
@@ -104,8 +104,12 @@ def _first(graph: Graph, data: Data, random: torch.Generator, starter: Starter |
         decomposition = hierarchical_svd(graph, data.values)
         return weighed(decomposition, mean_square(decomposition, data), data)
     if starter is None or _is_small(graph, data):
-        return fitted(random_decomposition(graph, random), data, steps)
+        return fitted(_random(graph, random, data), data, steps)
     return fitted(starter(graph, data), data, steps)
+
+
+def _random(graph: Graph, random: torch.Generator, data: Data) -> Decomposition:
+    return random_decomposition(graph, random, dtype=data.values.dtype)
 
 
 def _is_direct(graph: Graph, data: Data) -> bool:
@@ -136,7 +140,7 @@ def _shortest_of_starts(
         best = min(ends, key=lambda fit: fit.bic)
         if sum(fit.decomposition.parameters == best.decomposition.parameters for fit in ends) >= AGREE:
             break
-        start = fitted(random_decomposition(graph, random), data)
+        start = fitted(_random(graph, random, data), data)
         if start.error > near and spare is not None:
             start, spare = spare, start  # a poor fit is not a start; use the spare one instead, once
     return min(ends, key=lambda fit: fit.bic)
@@ -148,7 +152,7 @@ def _tight(graph: Graph, data: Data, near: float, random: torch.Generator, recor
     for most in range(1, widest):
         narrow = limited(graph, most)
         for _ in range(2):
-            fit = fitted(random_decomposition(narrow, random), data)
+            fit = fitted(_random(narrow, random, data), data)
             if record is not None:
                 record(fit)
             if fit.error <= near:
@@ -189,7 +193,7 @@ def finished(
     elif parameters(roomy) > LARGE:
         best = _shortest_of_starts(start, None, NEAR * max(start.error, FLOOR), data, random, record)
     else:
-        wide = fitted(random_decomposition(roomy, random), data, ENOUGH)
+        wide = fitted(_random(roomy, random, data), data, ENOUGH)
         others = _best_of_starts(roomy, wide, data, random, record)
         best = min(eliminated(start, data, record), others, key=lambda fit: fit.bic)
     return _polished(_settled(best, data, graph, data.count // 2, random, record), data)

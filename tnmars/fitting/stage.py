@@ -14,6 +14,7 @@ from tnmars.decomposing.refine import Data
 from tnmars.decomposing.tensors import Decomposition
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared, wide
 from tnmars.pruning.folding import fold_factors, folded
 from tnmars.pruning.prune_model import layer_keep
 from tnmars.select import Selector
@@ -29,11 +30,9 @@ Shown = Callable[[dict[str, Any], int, int], None]
 
 
 def gated(graph: Graph, layer: TNModule) -> Decomposition:
-    """The decomposition that the gates of a trained layer keep, in float64."""
+    """The decomposition that the gates of a trained layer keep, with the most digits."""
     kept = layer_keep(layer)
-    cores = folded(
-        {name: layer.cores.get(name).detach().double() for name in graph.cores}, fold_factors(layer, kept, {})
-    )
+    cores = folded({name: wide(layer.cores.get(name).detach()) for name in graph.cores}, fold_factors(layer, kept, {}))
     return Decomposition(graph, cores, {name: name for name in graph.bonds}).cut(kept)
 
 
@@ -41,8 +40,8 @@ def trained(
     graph: Graph, data: Data, selector: Selector, steps: int, seed: int, shown: Shown | None = None
 ) -> TNModule:
     """A layer with gates, fitted to the data. Each step uses all known entries."""
-    layer = compile(graph, selector=selector, init=1.0)
-    optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=True)
+    layer = compile(graph, selector=selector, init=1.0, dtype=_single(data.values).dtype)
+    optimizer = torch.optim.Adam(param_groups(layer, CORES, mask_lr=LOGITS), fused=not layer.dtype.is_complex)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: LAST + (1.0 - LAST) * 0.5 * (1.0 + cos(pi * step / steps))
     )
@@ -70,11 +69,15 @@ def trained(
 def _error(layer: TNModule, data: Data) -> Callable[[], Tensor]:
     """A function that returns the mean squared error at the known entries."""
     if data.index is None or data.known is None:
-        values = data.values.float()
-        return lambda: (layer() - values).square().mean()
-    index, known = data.index, data.known.float()
+        values = _single(data.values)
+        return lambda: squared(layer() - values).mean()
+    index, known = data.index, _single(data.known)
     if data.values.numel() > MOST:
-        return lambda: (layer(index) - known).square().mean()
+        return lambda: squared(layer(index) - known).mean()
     sides = torch.tensor(data.values.shape)
     flat = index @ torch.tensor([int(sides[at + 1 :].prod()) for at in range(len(sides))])
-    return lambda: (layer().reshape(-1)[flat] - known).square().mean()
+    return lambda: squared(layer().reshape(-1)[flat] - known).mean()
+
+
+def _single(values: Tensor) -> Tensor:
+    return values.to(torch.complex64 if values.is_complex() else torch.float32)

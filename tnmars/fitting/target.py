@@ -17,6 +17,7 @@ from torch import Tensor
 from tnmars.decomposing.refine import Data
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
+from tnmars.layer.numbers import squared, wide
 from tnmars.store.arrays import numbers, real
 
 NAMED = 5
@@ -37,15 +38,16 @@ class Target:
     """Sentences about the data that the user should see."""
 
 
-def as_tensor(value: object, what: str) -> Tensor:
-    """A tensor from a tensor, an array or nested lists."""
+def as_tensor(value: object, what: str, *, is_complex: bool = False) -> Tensor:
+    """A tensor from a tensor, an array or nested lists; of complex numbers only where these are allowed."""
     if isinstance(value, Tensor):
-        return real(value.detach().cpu(), what)
+        held = value.detach().cpu()
+        return held.resolve_conj() if is_complex else real(held, what)
     try:
         array = np.asarray(value)
     except ValueError:
         raise TnmarsError(f"{what} is not an array: its rows differ in length.") from None
-    return numbers(array, what)
+    return numbers(array, what, is_complex=is_complex)
 
 
 def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out: Tensor | None = None) -> Target:
@@ -55,7 +57,7 @@ def target(graph: Graph, given: Tensor, observed: Tensor | None = None, held_out
     be fitted is unseen.
     """
     _check_shape(graph, given)
-    values = by_modes(graph, given.double())
+    values = by_modes(graph, wide(given))
     known = ~values.isnan()
     seen = known.clone()
     for mask, what, used in ((observed, "observed", True), (held_out, "held_out", False)):
@@ -96,7 +98,7 @@ def _scaled(values: Tensor, seen: Tensor) -> tuple[Tensor, float]:
     or very large numbers would underflow or overflow.
     """
     unit = ldexp(1.0, frexp(float(seen.abs().max()))[1] - 1)
-    values, rest = values / unit, float((seen / unit).square().mean().sqrt())
+    values, rest = values / unit, float(squared(seen / unit).mean().sqrt())
     return values / rest, unit * rest
 
 
@@ -147,7 +149,7 @@ def _check_values(values: Tensor, known: Tensor, seen: Tensor) -> None:
         raise TnmarsError(Problem("every entry of the target is NaN.", "NaN marks an unknown entry."))
     if not bool(seen.any()):
         raise TnmarsError("the masks leave no known entry of the target to fit.")
-    least, most = values[seen].aminmax()
-    if float(least) == float(most):
-        text = f"every known entry of the target is {float(least):g}, so there are no ranks to find."
+    first = values[seen][0]
+    if bool((values[seen] == first).all()):
+        text = f"every known entry of the target is {first.item():g}, so there are no ranks to find."
         raise TnmarsError(text)

@@ -16,6 +16,7 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.fitting.elimination import Fit, Record, weighed
 from tnmars.fitting.room import parameters
 from tnmars.graph import Graph
+from tnmars.layer.numbers import squared
 from tnmars.text.numbers import dashed
 
 LITTLE = 0.5
@@ -121,7 +122,7 @@ def _has_structure(fit: Fit, data: Data) -> bool:
     """Whether the residual, unfolded along some mode, has a larger singular value than noise of its size would."""
     graph = fit.decomposition.graph
     rest = data.values - dense(graph, fit.decomposition.cores)
-    level = float(rest.square().mean())
+    level = float(squared(rest).mean())
     for mode in graph.modes:
         columns = rest.numel() // mode.size
         edge = level * (mode.size**0.5 + columns**0.5) ** 2

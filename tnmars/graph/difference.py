@@ -181,6 +181,7 @@ def _parts(graph: Graph) -> dict[str, str]:
         "inputs": " ".join(map(str, graph.inputs)),
         "outputs": ", ".join(map(axis_text, graph.output)),
         "options": " ".join(f"{key}={value}" for key, value in graph.options),
+        "conjugates": " ".join(sorted(graph.conjugated)),
     }
 
 

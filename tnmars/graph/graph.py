@@ -143,6 +143,11 @@ class Graph(Fields):
         return self._core_bonds[core]
 
     @cached_property
+    def conjugated(self) -> frozenset[str]:
+        """The qualified names of the cores whose complex conjugates are used."""
+        return frozenset(self.qualified(term, core.name) for term in self.terms for core in term.cores if core.conj)
+
+    @cached_property
     def _core_edges(self) -> Mapping[str, tuple[str, ...]]:
         return {self.qualified(term, core.name): core.edges for term in self.terms for core in term.cores}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import inf, prod
 from operator import index
@@ -193,17 +193,19 @@ class Core:
     Args:
         name: An identifier; with the term's name in front if there are several terms, it is the state-dict key.
         edges: The names of the edges, each once. Sizes belong to the edges, so that they cannot disagree.
+        conj: Whether the complex conjugate of the tensor is used here. Real cores are their own.
 
     Raises:
         GraphError: If a name is not an identifier, or an edge is listed twice.
 
     Example:
-        >>> print(Core("A", ("i", "r")))
-        A[i, r]
+        >>> print(Core("A", ("i", "r")), Core("B", ("r", "j"), conj=True))
+        A[i, r] B*[r, j]
     """
 
     name: str
     edges: tuple[str, ...]
+    conj: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", name_list(f"core '{self.name}' lists", self.edges))
@@ -211,6 +213,9 @@ class Core:
 
     def _problems(self) -> Iterator[Problem | None]:
         yield name_problem("core", self.name)
+        conj: object = self.conj
+        if not isinstance(conj, bool):
+            yield Problem(f"conj of core '{self.name}' is {conj!r}.", "It must be True or False.")
         seen: set[str] = set()
         for at, edge in enumerate(self.edges):
             wrong = name_problem("edge", edge)
@@ -226,7 +231,7 @@ class Core:
             seen.add(edge)
 
     def __str__(self) -> str:
-        return f"{self.name}[{', '.join(self.edges)}]"
+        return f"{self.name}{'*' if self.conj else ''}[{', '.join(self.edges)}]"
 
 
 @dataclass(frozen=True)

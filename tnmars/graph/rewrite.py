@@ -6,7 +6,7 @@ follow in the same way whether they are weights, gradients or an optimizer's sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import prod
@@ -29,6 +29,8 @@ class Source:
     name: str
     edges: tuple[str, ...]
     taken: tuple[tuple[int, ...] | None, ...]
+    conj: bool = False
+    """Whether its complex conjugate is taken: a core that is used so was merged into one that is not."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def drop_ones(graph: Graph) -> Rewrite:
 
     def solid(term: Term) -> Term:
         ones = {bond.name for bond in term.bonds if bond.size == 1}
-        cores = (Core(core.name, tuple(edge for edge in core.edges if edge not in ones)) for core in term.cores)
+        cores = (replace(core, edges=tuple(edge for edge in core.edges if edge not in ones)) for core in term.cores)
         return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in ones), tuple(cores))
 
     return _reshaped(graph, solid)
@@ -160,7 +162,9 @@ def merge(graph: Graph, term: str, first: str, second: str) -> Rewrite:
 def _merged(term: Term, first: str, second: str) -> Term:
     cores = {core.name: core for core in term.cores}
     edges, inner = _merged_edges(term, cores[first], cores[second])
-    joined = [Core(first, edges) if core.name == first else core for core in term.cores if core.name != second]
+    is_conj = cores[first].conj and cores[second].conj
+    made = Core(first, edges, conj=is_conj)
+    joined = [made if core.name == first else core for core in term.cores if core.name != second]
     return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in inner), tuple(joined))
 
 
@@ -184,13 +188,40 @@ def _reshaped(
         for core in term.cores:
             names = (joined or {}).get((term.name, core.name), (core.name,))
             sources = tuple(
-                Source(graph.qualified(before, name), cores[name].edges, (None,) * len(cores[name].edges))
+                Source(
+                    graph.qualified(before, name),
+                    cores[name].edges,
+                    (None,) * len(cores[name].edges),
+                    cores[name].conj != core.conj,
+                )
                 for name in names
             )
             pieces.append(Piece(after.qualified(term, core.name), core.edges, sources))
         bonds += [(after.qualified(term, bond.name), graph.qualified(before, bond.name)) for bond in term.bonds]
     taken = tuple((now, tuple(range(graph.bonds[was].size))) for now, was in bonds)
     return Rewrite(after, tuple(pieces), tuple(bonds), taken)
+
+
+def unconjugated(graph: Graph) -> Graph:
+    """The graph with every core used as it is: with conjugates of the cores that it has so, the weight is the same."""
+    return conjugated(graph, frozenset())
+
+
+def conjugated(graph: Graph, names: Collection[str]) -> Graph:
+    """The graph with the conjugates of the cores with these qualified names, and of no others.
+
+    >>> from tnmars import families
+    >>> graph = conjugated(families.lowrank("linear", inputs=(3,), outputs=(2,), rank=2), {"B"})
+    >>> print(graph.terms[0])
+    A[i1, r] B*[r, o1]
+    """
+    if graph.conjugated == frozenset(names):
+        return graph
+    terms = [
+        replace(term, cores=tuple(replace(core, conj=graph.qualified(term, core.name) in names) for core in term.cores))
+        for term in graph.terms
+    ]
+    return replace(graph, terms=tuple(terms))
 
 
 def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:

@@ -41,8 +41,8 @@ def library(name: str, extra: str) -> Any:
 def as_tensor(value: Any) -> Tensor:
     """An array of another library as a tensor. A tensor stays the same object."""
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    if not tensor.is_floating_point():
-        raise TnmarsError(f"an array is of type {tensor.dtype}, but must have real floating-point numbers.")
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        raise TnmarsError(f"an array is of type {tensor.dtype}, but must have floating-point or complex numbers.")
     return tensor
 
 
@@ -202,7 +202,8 @@ def arranged(layer: TNModule, layout: Layout, term: int = 0) -> dict[str, Tensor
         label[bond] = waiting.pop(0)
     found = {}
     for core in own.cores:
-        value = layer.cores.get(graph.qualified(own, core.name)).detach()
+        held = layer.cores.get(graph.qualified(own, core.name)).detach()
+        value = held.conj().resolve_conj() if core.conj else held
         axes = [label[edge] for edge in core.edges]
         wanted = layout[name_of[core.name]]
         order = [axes.index(axis) for axis in wanted if axis in axes]

@@ -113,7 +113,8 @@ def to_quimb(layer: TNModule) -> Any:
         layer: A layer of one term, without gates and padding. Its bias, if any, is left out.
 
     Returns:
-        The network, with torch tensors that are copies of the cores. A tensor's tag is the name of its core. Shared
+        The network, with torch tensors that are copies of the cores, or of their conjugates where the graph has
+        these. A tensor's tag is the name of its core. Shared
         modes are outer indices of several tensors: name them as `output_inds` when you contract.
 
     Raises:
@@ -135,6 +136,8 @@ def to_quimb(layer: TNModule) -> Any:
     (term,) = graph.terms
     tensors = []
     for core in term.cores:
-        value = layer.cores.get(core.name).detach().clone(memory_format=torch.contiguous_format)
+        held = layer.cores.get(core.name).detach()
+        used = held.conj().resolve_conj() if core.conj else held
+        value = used.clone(memory_format=torch.contiguous_format)
         tensors.append(quimb.Tensor(value, inds=core.edges, tags=[core.name]))
     return quimb.TensorNetwork(tensors)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tnmars.layer.numbers import squared
 from tnmars.layer.torch_state import all_squares, all_times, is_plain
 
 
@@ -23,9 +24,9 @@ def whole(value: Tensor) -> Tensor:
 
 
 def squares(values: Sequence[Tensor]) -> Tensor:
-    """The sum of the squared entries of some tensors, on every rank."""
+    """The sum of the squared absolute values of the entries of some tensors, on every rank."""
     if any(map(is_sharded, values)) or not is_plain():
-        return torch.stack([whole(value.square().sum()) for value in values]).sum()
+        return torch.stack([whole(squared(value).sum()) for value in values]).sum()
     found: Tensor = _Squares.apply(*values)  # type: ignore[no-untyped-call]
     return found
 
@@ -36,7 +37,7 @@ class _Squares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *values: Tensor) -> Tensor:
         ctx.save_for_backward(*values)
-        if values[0].dtype in (torch.float32, torch.float64):  # in others a norm is rounded before it is squared
+        if values[0].dtype not in (torch.float16, torch.bfloat16):  # in these a norm is rounded before it is squared
             return torch.stack(all_squares(values)).sum()
         flat = [value.reshape(-1) for value in values]
         return torch.stack([torch.dot(value, value) for value in flat]).sum()

@@ -33,7 +33,7 @@ def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor
     if not is_autocast(output):
         return output
     # as torch's own layer gives it, whatever the last step of the plan is
-    is_kept = kind.is_indexed or layer.dtype == torch.float64
+    is_kept = kind.is_indexed or layer.dtype == torch.float64 or layer.dtype.is_complex
     return output.to(layer.dtype if is_kept else torch.get_autocast_dtype(output.device.type))
 
 

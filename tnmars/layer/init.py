@@ -2,7 +2,8 @@
 
 An entry of a term is a sum over all its bonds of products of one entry of each core, so with independent cores of
 variance s^2 its variance is s^(2 * cores) times the product of the bonds' sizes; terms add up. For a tensor train this
-is the "Glorot-like" rule of the MARS reference.
+is the "Glorot-like" rule of the MARS reference. The variance of a complex number z is E|z|^2, half of it in each part,
+as torch's `normal_` draws it; then the same holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tnmars.graph import Graph
 RULES = ("glorot", "kaiming")
 BITS = 512
 """The leading bits of a product of sizes that are divided by; a hundred bonds of 4,096 do not fit a float."""
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 """The types that a layer can be made with, and saved with."""
 
 

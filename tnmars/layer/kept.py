@@ -8,6 +8,7 @@ from torch import Tensor
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared
 
 
 def is_selecting(layer: TNModule) -> bool:
@@ -53,7 +54,7 @@ def slice_norms(layer: TNModule) -> dict[str, list[Tensor]]:
     norms: dict[str, list[Tensor]] = {bond: [] for bond in layer.graph.bonds}
     for name in layer.graph.cores:
         core = whole(layer.cores.get(name))
-        squares = core.to(torch.promote_types(core.dtype, torch.float32)).square()
+        squares = squared(core.to(torch.promote_types(core.dtype, torch.float32)))
         for axis, bond in enumerate(layer.graph.bonds_of(name)):
             if bond:
                 norms[bond].append(squares.movedim(axis, 0).flatten(1).sum(1) if core.dim() > 1 else squares)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.numbers import gate_dtype
 from tnmars.layer.torch_state import copy_all_, is_plain, is_traced_whole
 from tnmars.select.base import Selector
 
@@ -60,7 +61,7 @@ class Masks(nn.Module):
         self.lengths = list(self.sizes.values())
         self._passes: int | None = 0
         count = sum(self.sizes.values())
-        kind = dtype if dtype == torch.float64 else torch.float32
+        kind = gate_dtype(dtype)
         self.register_buffer("noise", torch.zeros(count, device=device, dtype=kind))
         self.register_buffer("temperature", torch.ones((), device=device, dtype=kind))
         self.register_buffer("is_warm", torch.zeros((), device=device, dtype=torch.bool))

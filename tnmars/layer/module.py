@@ -21,6 +21,7 @@ from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
 from tnmars.layer.memory import empty, empty_core, whole_weight
+from tnmars.layer.numbers import gate_dtype, real_dtype
 from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.own_code import PASS, give_own_code_, without_own_code
 from tnmars.layer.prices import average_price, slice_costs
@@ -106,7 +107,7 @@ class TNModule(Shell):
         open_only: Whether a training step contracts only the slices whose gates are open in its sample.
         plans: Plans to take over, by mode and batch, for example those of another layer; by default they are made.
         device: Where the parameters are, by default torch's default device.
-        dtype: The type of the cores and the bias, by default torch's default dtype.
+        dtype: The type of the cores and the bias, real or complex, by default torch's default dtype. Gates are real.
 
     Attributes:
         graph: The graph of the layer.
@@ -165,7 +166,7 @@ class TNModule(Shell):
         cores = {name: empty_core(graph, name, device, dtype) for name in graph.cores}
         gates: dict[str, nn.Parameter] = {}
         if selector is not None and selector.has_gates:
-            kind = torch.float64 if dtype == torch.float64 else torch.float32
+            kind = gate_dtype(dtype)
             for name, bond in graph.bonds.items():
                 gates[name] = nn.Parameter(torch.empty(bond.size, device=device, dtype=kind))
         self.become_(planner, cores, gates, plans)
@@ -284,13 +285,16 @@ class TNModule(Shell):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._recent = Recent()
         for value, was in zip(self._digits(), before, strict=True):
-            if value.dtype not in (torch.float32, torch.float64):
+            if value.is_complex():
+                value.data = was.to(value.device, real_dtype(value.dtype))
+            elif value.dtype not in (torch.float32, torch.float64):
                 value.data = was.to(value.device)
         return self
 
     def _digits(self) -> list[Tensor]:
         """The tensors that gates are computed from."""
-        return [] if self.masks is None else [*self.logits(), self.masks.noise, self.masks.temperature]
+        masks = self.masks
+        return [] if masks is None else [*self.logits(), masks.noise, masks.temperature, masks.unit]
 
     def logits(self) -> list[nn.Parameter]:
         """The learned numbers of the gates, one vector for each bond in the graph's order; none without gates."""
@@ -306,7 +310,7 @@ class TNModule(Shell):
         return self._by_bond(self.masks(self.logits()))
 
     def _by_bond(self, gates: Sequence[Tensor]) -> dict[str, Tensor]:
-        dtype = self.dtype
+        dtype = real_dtype(self.dtype)
         return {name: gate.to(dtype) for name, gate in zip(self._bonds, gates, strict=True)}
 
     def folded(self, form: Form) -> tuple[Tensor, ...]:

@@ -20,6 +20,7 @@ from tnmars.layer.cores import Cores
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.masks import Masks
 from tnmars.layer.memory import is_short, no_output
+from tnmars.layer.numbers import real_dtype
 from tnmars.layer.torch_state import is_eager
 
 SHAPES = 64
@@ -77,6 +78,8 @@ class Ready:
     is_whole: bool
     """Whether the code runs once and its output stays as it is; not if a batch is cut, or a layout restored."""
     dtype: torch.dtype
+    real: torch.dtype
+    """The type of the gates: that of the parts of a complex number."""
     cores: Cores
     places: Places
     own: dict[str, Any]
@@ -93,7 +96,7 @@ class Ready:
         is_cut = bool(code.chunk) and rows.shape[0] > code.chunk
         is_whole = not is_cut and code.ready is None and code.layout is None
         places = tuple(map(cores.place, code.cores))
-        return cls(code, is_whole, x.dtype, cores, places, layer._parameters, rows is x, gating)
+        return cls(code, is_whole, x.dtype, real_dtype(x.dtype), cores, places, layer._parameters, rows is x, gating)
 
     def fits(self, layer: nn.Module) -> bool:
         """Whether a layer still has the cores, and takes all slices of its bonds."""
@@ -109,7 +112,7 @@ class Ready:
             return None
         if gating is not None:
             gates = gating.masks(logits)
-            given += [gates[at].to(self.dtype) for at in gating.taken]
+            given += [gates[at].to(self.real) for at in gating.taken]
         rows = x if self.is_flat else x.reshape(-1, x.shape[-1])
         code = self.code
         try:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.layer.numbers import squared, wide
 from tnmars.models.data import Batch, Inputs, batches, call, primary, samples
 
 EVERY = 5
@@ -98,8 +99,8 @@ def answers(model: nn.Module, held: Iterable[Batch]) -> list[list[Tensor]]:
 def distance(found: list[list[Tensor]], expected: list[list[Tensor]]) -> float:
     """The squared distance of answers from those expected, relative to their squared norm."""
     pairs = [pair for one, other in zip(found, expected, strict=True) for pair in zip(one, other, strict=True)]
-    away = sum(float((one.double() - other.double()).square().sum()) for one, other in pairs)
-    norm = sum(float(other.double().square().sum()) for _, other in pairs)
+    away = sum(float(squared(wide(one) - wide(other)).sum()) for one, other in pairs)
+    norm = sum(float(squared(wide(other)).sum()) for _, other in pairs)
     return away / norm if norm else 0.0
 
 

@@ -25,6 +25,7 @@ from tnmars.decomposing.unfolding import below
 from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.kinds import Role
+from tnmars.layer.numbers import wide_dtype
 from tnmars.models.rules import Candidate
 from tnmars.models.torch_layers import as_matrix
 from tnmars.program.expected import evaluate, parameter_terms
@@ -72,7 +73,8 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
 
 def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
     """The choices of a graph that is not a tree: the order of its slices from the widest, losses from a few sizes."""
-    norm = _norm(as_matrix(candidate.graph.kind, weight.double(), candidate.graph.groups), metric)
+    wide = weight.to(wide_dtype(weight.dtype))
+    norm = _norm(as_matrix(candidate.graph.kind, wide, candidate.graph.groups), metric)
 
     def made(graph: Graph) -> tuple[Decomposed, float]:
         found = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)
@@ -99,7 +101,7 @@ def _norm(matrix: Tensor, metric: Metric) -> float:
     if responses is None:
         inputs = metric.inputs
         half = matrix if inputs is None else matrix * inputs if inputs.dim() == 1 else matrix @ inputs
-        responses = half @ matrix.T
+        responses = (half @ matrix.mH).real
     return float(responses.trace() if metric.outputs is None else (metric.outputs * responses).sum())
 
 

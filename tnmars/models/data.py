@@ -244,7 +244,7 @@ def as_float(given: Any) -> float:
 
 def _answers(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
-        if output.is_floating_point():
+        if output.is_floating_point() or output.is_complex():
             yield output
         return
     fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})

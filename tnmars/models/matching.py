@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
+from tnmars.layer.numbers import squared, wide
 from tnmars.models.bar import bar
 from tnmars.models.data import Batch, Inputs, batches, call, primary
 from tnmars.models.held_out import MEMORY, Parts, nbytes, split
@@ -266,7 +267,7 @@ def _scales(held: Sequence[tuple[Batch, Targets]]) -> list[float]:
     sums = [[0.0, 0] for _ in held[0][1]]
     for _, targets in held:
         for entry, target in zip(sums, targets, strict=True):
-            entry[0] += float(target.double().square().sum())
+            entry[0] += float(squared(wide(target)).sum())
             entry[1] += target.numel()
     return [total / max(count, 1) or 1.0 for total, count in sums]
 
@@ -320,7 +321,7 @@ class _Run:
                 shapes = f"{tuple(one.shape)} and {tuple(other.shape)}"
                 raise TnmarsError(f"the models give tensors of shapes {shapes}, which cannot be compared.")
             aim = other.to(one.device, one.dtype)
-            terms.append(self.measure(one, aim) if self.measure else (one - aim).square().mean() / scale)
+            terms.append(self.measure(one, aim) if self.measure else squared(one - aim).mean() / scale)
         return torch.stack(terms).sum()
 
     @torch.no_grad()

@@ -181,8 +181,9 @@ def _parameter(owner: nn.Module, key: str, name: str) -> nn.Parameter:
         raise TnmarsError(f"{where} has no shape yet. Nothing was changed.\n  Run the module once before.")
     if is_sharded(value):
         raise TnmarsError(f"{where} is sharded over ranks. Nothing was changed.\n  Do it before the model is sharded.")
-    if not value.dtype.is_floating_point:
-        raise TnmarsError(f"{where} has dtype {value.dtype}, but must have a floating-point one. Nothing was changed.")
+    if not (value.dtype.is_floating_point or value.dtype.is_complex):
+        kinds = "a floating-point or complex one"
+        raise TnmarsError(f"{where} has dtype {value.dtype}, but must have {kinds}. Nothing was changed.")
     if hasattr(nn.ModuleDict(), key):
         raise TnmarsError(f"{where} has a name that torch's parametrize cannot use. Nothing was changed.")
     return value

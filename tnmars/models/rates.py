@@ -6,6 +6,8 @@ from math import cos, pi
 
 from torch import Tensor
 
+from tnmars.layer.numbers import squared, wide
+
 VECTORS = 0.1
 """What counts as the size of a vector's entries, such as a bias, which often begin at 0."""
 
@@ -21,7 +23,7 @@ def relative_rate(value: Tensor, rate: float, *, is_core: bool = False, vectors:
     ([1.0, 0.05], 1.0)
     """
     is_relative = is_core or value.dim() > 1
-    size = float(value.detach().double().square().mean().sqrt()) if is_relative and value.numel() else 0.0
+    size = float(squared(wide(value.detach())).mean().sqrt()) if is_relative and value.numel() else 0.0
     return rate * (size or vectors)
 
 

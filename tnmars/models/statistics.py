@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tnmars.decomposing.metric import Metric
 from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.layer.numbers import squared, wide_dtype
 from tnmars.models.data import Batch, call, primary, samples
 from tnmars.models.patches import patches
 from tnmars.models.torch_layers import DenseLayer
@@ -217,6 +218,10 @@ def of_table_and_layer(table: Moments, layer: Moments) -> Metric:
 
 def _added(total: Tensor | None, rows: Tensor) -> Tensor:
     """The sum of outer products of rows with themselves, added to a total in float64."""
+    if rows.is_complex():
+        text = f"calibration data give a layer numbers of type {rows.dtype}, but a metric is for real ones."
+        hint = "Decompose complex layers without data: tnmars.from_dense(layer, 'tt', error=0.1). Nothing was changed."
+        raise TnmarsError(Problem(text, hint))
     wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
     more = (wide.T @ wide).double()
     return more if total is None else total + more
@@ -295,7 +300,7 @@ def collect(
                             single.weight.grad = None
             count = samples(batch)
             found.samples += count
-            found.power += sum(float(value.detach().double().square().sum()) for value in outputs)
+            found.power += sum(float(squared(value.detach().to(wide_dtype(value.dtype))).sum()) for value in outputs)
             for moments in layers.values():
                 moments.samples += count
             for single in found.weights.values():

@@ -25,6 +25,7 @@ from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared, wide
 from tnmars.models.curves import widest
 from tnmars.models.from_dense import moments_of
 from tnmars.models.replacing import compiled
@@ -242,8 +243,8 @@ def suggest(
 
 def _layer(weight: object, kind: str | None) -> nn.Module:
     """A layer of torch with a weight, without a bias."""
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        raise TnmarsError("the weight must be a tensor of floating-point numbers, or a layer of torch.")
+    if not isinstance(weight, Tensor) or not (weight.is_floating_point() or weight.is_complex()):
+        raise TnmarsError("the weight must be a tensor of floating-point or complex numbers, or a layer of torch.")
     known = kind or ("linear" if weight.dim() == 2 else "conv")
     axes = {"linear": (2, 2), "embedding": (2, 2), "conv": (3, 5), "conv_transpose": (3, 5)}
     if known not in axes or not axes[known][0] <= weight.dim() <= axes[known][1]:
@@ -343,8 +344,8 @@ class _Task:
         lost, whole = 0.0, 0.0
         with torch.no_grad():
             for x in self.inputs:
-                lost += float(self._outputs(weight - made, x).double().square().sum())
-                whole += float(self._outputs(weight, x).double().square().sum())
+                lost += float(squared(wide(self._outputs(weight - made, x))).sum())
+                whole += float(squared(wide(self._outputs(weight, x))).sum())
         return (lost / whole) ** 0.5 if whole else 0.0
 
     def _outputs(self, weight: Tensor, x: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ class CostModel:
         layer_call: Seconds that a compiled layer takes around its steps, in excess of torch's own layer.
         step_call: Seconds that a training step takes around its steps, for any layer.
         parameter_call: Seconds that it takes for each parameter, whatever its size.
-        item: Bytes per number.
+        item: Bytes per real number.
+        parts: Real numbers per number: 1, or 2 for complex ones, whose multiply-add takes four real ones. `compile`
+            sets it by the dtype.
 
     Example:
         >>> import tnmars
@@ -101,17 +103,23 @@ class CostModel:
     step_call: float = 15e-6
     parameter_call: float = 3e-6
     item: int = 4
+    parts: int = 1
 
     def __post_init__(self) -> None:
         check_arguments(CostModel, vars(self))
 
+    @property
+    def bytes(self) -> int:
+        """Bytes per number."""
+        return self.item * self.parts
+
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:
         """`batch` products of rows x depth with depth x columns."""
-        operations = 2.0 * batch * rows * columns * depth
+        operations = 2.0 * self.parts**2 * batch * rows * columns * depth
         if operations == 0:
             return self.call
         rate = self.peak * self._shape_share(rows, columns) * depth / (depth + self.half_depth)
-        moved = self.item * batch * (rows * depth + depth * columns + rows * columns)
+        moved = self.bytes * batch * (rows * depth + depth * columns + rows * columns)
         calls = self.call if batch == 1 else self.batched_call + batch * self.small_product
         return calls + operations / rate + moved / self.rate + self.fresh(batch * rows * columns)
 
@@ -134,24 +142,24 @@ class CostModel:
     def conv(self, macs: int, moved: int, channels: int) -> float:
         """A convolution, by its multiply-adds, the elements it reads and writes, and its smaller number of channels."""
         rate = self.conv_peak * channels / (channels + self.half_channels)
-        return self.conv_call + 2.0 * macs / rate + self.item * moved / self.rate
+        return self.conv_call + 2.0 * self.parts**2 * macs / rate + self.bytes * moved / self.rate
 
     def elementwise(self, moved: int, out: int) -> float:
         """A broadcast product or a sum that reads and writes `moved` elements, `out` of them new."""
-        return self.element_call + self.item * moved / self.rate + self.fresh(out)
+        return self.element_call + self.bytes * moved / self.rate + self.fresh(out)
 
     def copy(self, elements: int, run: int, jumps: bool = False) -> float:
         """A permuting copy whose innermost loop has `run` elements, and `jumps` if the source lies in another order."""
-        moving = elements * self.stride_cost if jumps else 2.0 * self.item * elements / self.copy_rate
+        moving = elements * self.stride_cost if jumps else 2.0 * self.bytes * elements / self.copy_rate
         return self.copy_call + moving + elements / max(run, 1) * self.run_cost + self.fresh(elements)
 
     def gather(self, elements: int) -> float:
         """Rows taken from a table, `elements` numbers in all."""
-        return self.copy_call + 2.0 * self.item * elements / self.gather_rate + self.fresh(elements)
+        return self.copy_call + 2.0 * self.bytes * elements / self.gather_rate + self.fresh(elements)
 
     def fresh(self, elements: int) -> float:
         """The cost of first touching the memory of a result."""
-        size = self.item * elements
+        size = self.bytes * elements
         if size > self.large_bytes:
             return size / self.large_rate
         return size / self.fresh_rate if size > self.fresh_bytes else 0.0
@@ -249,7 +257,7 @@ def _read(path: Path, written: int, shipped: CostModel) -> CostModel:
     try:
         with path.open("rb") as stream:
             found = json.loads(stream.read(MAX_BYTES))
-        known = {entry.name for entry in fields(CostModel)} - {"item"}
+        known = {entry.name for entry in fields(CostModel)} - {"item", "parts"}
         constants: dict[str, Any] = {key: float(value) for key, value in found.items() if key in known}
         if not all(isfinite(value) and value > 0 for value in constants.values()):
             raise ValueError("a constant is not above 0")

@@ -36,6 +36,8 @@ class Leaf:
     """For an input, the labels on each axis of the tensor as it is given."""
     has_ones: bool = False
     """Whether the tensor has axes of size 1 that the labels leave out."""
+    conj: bool = False
+    """Whether the complex conjugates of the cores are taken."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Network:
                 leaf.is_core,
                 tuple(tuple(label for label in axis if label in solid) for axis in leaf.axes),
                 has_ones=any(label not in solid for label in leaf.labels),
+                conj=leaf.conj,
             )
             for leaf in self.leaves
         )
@@ -156,6 +159,7 @@ def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:
             tuple(graph.qualified(term, core.name) for term in terms),
             (*stack, *(bonds.get(edge, edge) for edge in core.edges)),
             True,
+            conj=core.conj,
         )
         for core in terms[0].cores
     )

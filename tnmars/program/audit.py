@@ -137,6 +137,8 @@ class _Audit:
             is_flat = all(len(axis) == 1 for axis in instruction.axes)
             if not is_flat or kept != own or self._volume(lost) != 1 or bool(lost) != instruction.has_ones:
                 wrong(f"{instruction.out} takes core '{instruction.cores[0]}' with other axes than it has.")
+            if instruction.conj != (instruction.cores[0] in self.graph.conjugated):
+                wrong(f"{instruction.out} takes core '{instruction.cores[0]}' with a conjugate that the graph has not.")
         if isinstance(instruction, Receive):
             leaf = self.inputs.get(instruction.name)
             if leaf is None or not self._is_same(instruction.axes, leaf.axes):

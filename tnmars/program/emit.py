@@ -152,6 +152,7 @@ def _function(name: str, arguments: Sequence[str], body: Sequence[str]) -> list[
 def _fetch(writer: Writer, entry: Fetch) -> list[str]:
     weights = [writer.arguments["core", core] for core in entry.cores]
     shape = f".reshape({writer.shape(entry.axes)})" if entry.has_ones else ""
+    shape += ".conj()" if entry.conj else ""
     comment = f"  # {' '.join(entry.cores)}"
     if len(weights) > 1:
         return [f"{entry.out} = torch.stack({listed(weights)}){shape}{comment}"]
@@ -239,7 +240,8 @@ def _total(writer: Writer, entry: Total) -> str:
 def _rows(writer: Writer, entry: Rows) -> list[str]:
     comment = f"  # [{', '.join(writer.shown(group) for group in entry.axes)}]"
     row = f"row = {framing.row_number(writer.frame, entry.labels)}"
-    return [row, f"{entry.out} = F.embedding(row, {writer.of(entry.source)}){comment}"]
+    # not F.embedding, which has no gradient for complex tables and a slower one for others
+    return [row, f"{entry.out} = {writer.of(entry.source)}.index_select(0, row){comment}"]
 
 
 def _weight(writer: Writer, entry: Weight) -> str:

@@ -266,7 +266,7 @@ def _joining(form: Form, model: CostModel, pieces: int, grad: bool) -> float:
     if grad:
         cost += pieces * sum(model.elementwise(3 * entries(part), 0) for part in form.program.parts)
         # what the chunks make is kept for the backward pass: small as each may be, together it is new memory
-        kept = model.item * pieces * sum(entries(entry.out) for entry in form.program.run if entry.is_shown)
+        kept = model.bytes * pieces * sum(entries(entry.out) for entry in form.program.run if entry.is_shown)
         cost += kept / model.fresh_rate if kept > model.fresh_bytes else 0.0
     return cost
 

@@ -6,7 +6,7 @@ function in `tnmars.program.emit` that writes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tnmars.graph.window import Window
@@ -23,6 +23,8 @@ class Fetch(Instruction):
 
     cores: tuple[str, ...]
     has_ones: bool = False
+    conj: bool = field(default=False, metadata={"is_later": True})
+    """Whether its complex conjugate is taken."""
 
     is_leaf = True
     is_shown = False
@@ -37,7 +39,7 @@ class Fetch(Instruction):
         return prices.stack(model, prod(self.extents(site.after)), grad=grad)
 
     def detail(self) -> str:
-        return " ".join(self.cores)
+        return " ".join(self.cores) + (" conj" if self.conj else "")
 
 
 @dataclass(frozen=True)

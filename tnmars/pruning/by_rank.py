@@ -19,6 +19,7 @@ from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.cores import check_parameters
 from tnmars.layer.distributed import is_sharded
 from tnmars.layer.module import TNModule, layers
+from tnmars.layer.numbers import squared
 
 Ranks = int | Mapping[str, "int | Mapping[str, int]"]
 """The size of every bond of every layer, or by the name of a layer that of all its bonds, or a table of them."""
@@ -136,7 +137,7 @@ def _sizes_keeping(graph: Graph, form: Canonical, energy: float) -> dict[str, in
     for _ in range(TURNS):
         after = prune(graph, {bond: tuple(range(size)) for bond, size in sizes.items()})
         lost = dense(after.graph, cores_after(after, form.cores)) - whole
-        if float(lost.square().sum()) <= (1.0 - energy) * float(whole.square().sum()):
+        if float(squared(lost).sum()) <= (1.0 - energy) * float(squared(whole).sum()):
             return sizes
         allowed *= 0.5
         sizes = _within(form, allowed)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tnmars.graph.rewrite import Keep
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import real_dtype
 from tnmars.program.gating import homes
 
 CLOSED = 1e-16
@@ -33,7 +34,7 @@ def fold_factors(layer: TNModule, kept: Keep, shut: Keep) -> dict[str, Tensor]:
     for (name, edge), values in zip(graph.bonds.items(), rounded, strict=True):
         is_dropped = torch.ones(edge.size, dtype=torch.bool, device=values.device)
         is_dropped[list(kept.get(name, range(edge.size)))] = False
-        gates[name] = values.to(layer.dtype).masked_fill(is_dropped, 1.0)
+        gates[name] = values.to(real_dtype(layer.dtype)).masked_fill(is_dropped, 1.0)
         gates[name][list(shut.get(name, ()))] = 0.0
     factors: dict[str, Tensor] = {}
     for core, held in homes(graph).items():

@@ -21,6 +21,7 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import NEW, Rewrite, widen
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared, wide, wide_dtype
 from tnmars.pruning.by_rank import Ranks, check_cores, targets
 from tnmars.pruning.follow import Change, check_state, followed, replace_in_
 
@@ -135,7 +136,7 @@ def _rewrite(graph: Graph, name: str, asked: object) -> Rewrite:
 
 def _size(core: Tensor) -> float:
     """The root mean square of the entries of a core; 1 for a core of zeros."""
-    return float(core.double().square().mean().sqrt()) or 1.0
+    return float(squared(wide(core)).mean().sqrt()) or 1.0
 
 
 def _new(rewrite: Rewrite) -> dict[str, list[int]]:
@@ -165,7 +166,7 @@ def _fill_(
             value = values[core]
             index = torch.tensor(new[bond], device=value.device)
             shape = [len(index) if at == axis else size for at, size in enumerate(value.shape)]
-            drawn = torch.randn(shape, generator=random, dtype=torch.float64) * sizes[core]
+            drawn = torch.randn(shape, generator=random, dtype=wide_dtype(value.dtype)) * sizes[core]
             value.index_copy_(axis, index, drawn.to(value))
     for bond, places in ends.items():
         core, axis = places[-1]
@@ -180,7 +181,7 @@ def _align_(rewrite: Rewrite, values: dict[str, Tensor], gradients: Mapping[str,
             continue
         core, axis = places[0]
         matrix = gradients[core].movedim(axis, -1)
-        left, found, _ = torch.linalg.svd(matrix.reshape(-1, matrix.shape[-1]).double().cpu(), full_matrices=False)
+        left, found, _ = torch.linalg.svd(wide(matrix.reshape(-1, matrix.shape[-1])).cpu(), full_matrices=False)
         for at, place in enumerate(new[bond][: int((found > 1e-12 * found[0]).sum())]):
             slice_ = values[core].select(axis, place)
             along = left[:, at].reshape(slice_.shape).to(slice_)

@@ -37,13 +37,13 @@ class LayerSummary:
         gated: Whether its selector decides what to keep, by gates or by norms.
         bonds: Its bonds, those that pruning removed included. Of each, `before`, `size` (now), `live` (what the
             selector keeps; None if cores are NaN and their norms decide) and `useful` (the maximum useful rank).
-        parameters: The parameters of its cores.
+        parameters: The parameters of its cores. A complex number is one parameter, as in torch's `numel`.
         live_parameters: What would be left of them if the layer were pruned now, before cores are merged.
         shared: How many of its parameters an earlier layer holds too; the model counts these once.
         live_shared: What would be left of those.
         dense_parameters: The parameters of the dense weight.
         batch: The nominal batch, which multiply-adds are for.
-        macs: Multiply-adds without gradients.
+        macs: Multiply-adds without gradients. One of complex numbers is one, although it takes four real ones.
         live_macs: The same if the layer were pruned now.
         time_ratio: The time of inference at the nominal batch relative to torch's own layer, measured if the layer is
             tuned, else estimated; None if torch has no such layer.

@@ -73,8 +73,8 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
             axis of every input is the batch, and may have any length in the file.
 
     Raises:
-        TnmarsError: If the packages for ONNX are missing (`pip install 'tnmars[export]'`), or the file cannot be
-            written.
+        TnmarsError: If the packages for ONNX are missing (`pip install 'tnmars[export]'`), the model is complex, or the
+            file cannot be written.
 
     Example:
         >>> import tempfile, torch, tnmars
@@ -88,6 +88,10 @@ def export_onnx(model: nn.Module, path: str | Path, example_inputs: Tensor | tup
     if missing:
         hint = "Install what is missing with: pip install 'tnmars[export]'"
         raise TnmarsError(Problem(f"ONNX export needs {' and '.join(missing)}, which cannot be imported.", hint))
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    if any(value.is_complex() for value in (*model.parameters(), *model.buffers(), *inputs)):
+        hint = "Ship the model with torch.export, tnmars.save or tnmars.write_source."
+        raise TnmarsError(Problem("the model has complex numbers, which ONNX's operators do not take.", hint))
     target = Path(path)
     try:
         # in a folder of its own, because large weights are a second file that the first one names

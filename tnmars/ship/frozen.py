@@ -54,7 +54,8 @@ class FrozenLayer(Shell):
         digest = sha256(self._code.source.encode()).hexdigest()[:8]
         self._names = [f"part{at}_{digest}" for at in range(len(parts))]
         for name, part in zip(self._names, parts, strict=True):
-            self.register_buffer(name, part.detach().clone(memory_format=torch.contiguous_format))
+            whole = part.detach().resolve_conj()
+            self.register_buffer(name, whole.clone(memory_format=torch.contiguous_format))
 
     def _prepare(self) -> None:
         """What follows from graph and form, and is not stored."""
@@ -130,7 +131,7 @@ class FrozenTensor(Shell):
     def __init__(self, layer: TNModule):
         super().__init__(layer.graph, layer.device, layer.dtype)
         # not by `register_buffer`, because every layer has a property of that name
-        self._buffers["weight"] = layer.dense().detach().clone(memory_format=torch.contiguous_format)
+        self._buffers["weight"] = layer.dense().detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
     def dense(self) -> Tensor:
         weight = self._buffers["weight"]

@@ -46,7 +46,8 @@ def optimizer_for(
             rate = settings.other_rate
         rate *= share
         groups.append({"params": [value], "lr": rate, "initial_lr": rate, "weight_decay": decay})
-    is_fused = all(group["params"][0].device.type in ("cpu", "cuda") for group in groups)
+    every = [group["params"][0] for group in groups]
+    is_fused = all(value.device.type in ("cpu", "cuda") and not value.is_complex() for value in every)
     own = [value for value in model.parameters() if id(value) in cores and value.requires_grad]
     return WithPrior(groups, own, 2.0 * settings.prior / samples if samples else 0.0, is_fused=is_fused)
 

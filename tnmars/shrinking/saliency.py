@@ -92,7 +92,8 @@ def _products(layer: TNModule) -> dict[str, Tensor]:
         gradient = torch.zeros_like(core) if core.grad is None else core.grad
         for axis, bond in enumerate(layer.graph.bonds_of(name)):
             if bond and bond not in found:
-                found[bond] = (core * gradient).movedim(axis, 0).flatten(1).sum(1).float()
+                # the gradient is that by the conjugate, so the derivative by a real gate is the real part
+                found[bond] = (core.conj() * gradient).real.movedim(axis, 0).flatten(1).sum(1).float()
     return found
 
 

@@ -51,12 +51,13 @@ BONDS = Field(
     "bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)", default="none"
 )
 CORES = Field("cores", TableOf(ListOf(Name()), "core", least=1), "the cores, each with its edges in axis order", True)
+CONJ = Field("conj", ListOf(Name()), "cores whose complex conjugates are used", default="none")
 _VERSION = Whole(VERSION, VERSION, f"This version of tnmars reads format {VERSION}: write {VERSION}.")
 _UNDER_A_TERM = "With 'terms', each term has its own: put it under a term."
 COPIES = Field(
     "copies", Size(), "how many terms like this the sum has: t gives t1, t2, …", default="one term, named as written"
 )
-TERM = Record((COPIES, BONDS, CORES), "a term")
+TERM = Record((COPIES, BONDS, CORES, CONJ), "a term")
 
 
 def _option(option: Option) -> Field:
@@ -166,5 +167,5 @@ def record(kind: str | None, notation: str, family: str | None = None) -> Record
         what += " with 'terms'"
         elsewhere = tuple((entry.key, _UNDER_A_TERM) for entry in TERM.fields)
     else:
-        fields = [*_modes(kinds), BONDS, CORES]
+        fields = [*_modes(kinds), BONDS, CORES, CONJ]
     return Record((*_head(kinds), *fields), what, elsewhere)

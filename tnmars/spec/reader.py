@@ -308,15 +308,22 @@ def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) ->
 
 
 def _term(name: str, part: Mapping[str, Any], path: Path, into: Reading) -> Term:
-    cores = []
+    cores, conj = [], part.get("conj", ())
+    for place, core in enumerate(conj):
+        if core not in part.get("cores", {}):
+            known = part.get("cores", {})
+            at = (*path, "conj", place)
+            text = f"conj names core '{core}', which is not one of the cores."
+            problem = Problem(text, f"Cores: {listing(list(known))}.{nearest(core, known)}", at)
+            into.problems.append(replace(problem, place=_find(at, into.places, {})))
     for core, edges in part.get("cores", {}).items():
         try:
-            cores.append(Core(core, edges))
+            cores.append(Core(core, edges, conj=core in conj))
         except GraphError as error:
             at = (*path, "cores", core)
             for problem in error.problems:
                 into.problems.append(replace(problem.under(*at), place=_find((*at, *problem.path), into.places, {})))
-            cores.append(Core(core, _without_repeats(edges, at, into)))
+            cores.append(Core(core, _without_repeats(edges, at, into), conj=core in conj))
     return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), tuple(cores))
 
 

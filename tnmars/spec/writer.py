@@ -101,7 +101,8 @@ def save_spec(graph: Graph, path: str | Path) -> None:
 
 def _term(term: Term) -> dict[str, Json]:
     bonds: dict[str, Json] = {"bonds": _sizes(term.bonds)} if term.bonds else {}
-    return {**bonds, "cores": {core.name: core.edges for core in term.cores}}
+    conj: dict[str, Json] = {"conj": [core.name for core in term.cores if core.conj]}
+    return {**bonds, "cores": {core.name: core.edges for core in term.cores}, **(conj if conj["conj"] else {})}
 
 
 def _sizes(edges: Iterable[Edge]) -> dict[str, Json]:

@@ -114,8 +114,10 @@ def _safetensor(source: Path, key: str | None) -> Tensor:
         return real(held.get_tensor(key), str(source))
 
 
-def numbers(array: Any, source: str) -> Tensor:
-    """A numpy array as a tensor. Raises `TnmarsError` if its entries are not real numbers."""
+def numbers(array: Any, source: str, *, is_complex: bool = False) -> Tensor:
+    """A numpy array as a tensor. Raises `TnmarsError` if its entries are not real numbers, or complex where allowed."""
+    if is_complex and array.dtype.kind == "c" and array.dtype.itemsize <= 2 * WIDEST:
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     if array.dtype.kind not in "biuf":
         raise TnmarsError(f"{source}: entries must be real numbers, but have type {array.dtype}.")
     kind = np.dtype("float64") if array.dtype.kind == "f" and array.dtype.itemsize > WIDEST else array.dtype

@@ -89,8 +89,11 @@ def write(path: str | Path, held: Container, *, keep_previous: bool = False) -> 
     file cannot be written.
     """
     stored, shared = _once(held.tensors)
+    pairs = [name for name, value in stored.items() if value.is_complex()]
     names = sorted(stored, key=lambda name: (-stored[name].element_size(), name))
-    head, size = _head(held.header, {name: stored[name] for name in names}, shared)
+    stored = {name: _real(value) for name, value in stored.items()}
+    header = {**held.header, "complex": pairs} if pairs else held.header
+    head, size = _head(header, {name: stored[name] for name in names}, shared)
     digest = hashlib.sha256()
     stamped = 0
 
@@ -150,6 +153,21 @@ def _dtype(name: str, value: Tensor) -> str:
         what = "on the meta device" if value.is_meta else f"of type {value.dtype}, {value.layout}"
         raise TnmarsError(f"tensor '{name}' is {what}, which cannot be saved.")
     return DTYPES[value.dtype]
+
+
+def _real(value: Tensor) -> Tensor:
+    """A complex tensor as the format holds it: real, with a last axis for the two parts. Any other as it is.
+
+    The format has no complex numbers of 16 bytes, and other readers know none at all.
+    """
+    is_pair = value.is_complex() and not value.is_meta and value.layout is torch.strided
+    return torch.view_as_real(value.detach().resolve_conj()) if is_pair else value
+
+
+def _complex(pairs: Tensor) -> Tensor:
+    """The inverse of `_real`; a copy where the tensor does not lie at a multiple of its size, as torch needs it."""
+    is_odd = pairs.storage_offset() % 2 or pairs.data_ptr() % (2 * pairs.element_size())
+    return torch.view_as_complex(pairs.clone() if is_odd else pairs)
 
 
 def _bytes(value: Tensor) -> int:
@@ -221,6 +239,7 @@ def read(path: str | Path) -> Container:
         values = torch.from_numpy(data[8 + length :])
         tensors = {name: _view(values, **entry) for name, entry in table.items()}
         _check_overlap(table)
+        tensors |= {name: _complex(tensors[name]) for name in about.pop("complex", ())}
         if about["version"] == VERSION:
             tensors |= {name: tensors[other] for name, other in about.pop("shared").items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:

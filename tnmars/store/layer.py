@@ -198,7 +198,7 @@ def _cost_model(data: Mapping[str, Any], is_accelerator: bool) -> CostModel:
     known = {entry.name for entry in fields(CostModel)}
     constants = {key: value for key, value in data.items() if key in known}
     for key, value in constants.items():
-        if not is_number(value) or value <= 0 or (key == "item" and not is_int(value, 1)):
+        if not is_number(value) or value <= 0 or (key in ("item", "parts") and not is_int(value, 1)):
             text = f"'{key}' of its cost model is {shorten(repr(value))}, but must be a number above 0."
             raise CheckpointError(text)
     return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)

@@ -111,7 +111,7 @@ def _operations(device: torch.device | str) -> Iterator[tuple[str, tuple[int, ..
 
 
 HELD = {
-    *("item", "fresh_bytes", "large_bytes", "large_rate", "grad_call", "grouped"),
+    *("item", "parts", "fresh_bytes", "large_bytes", "large_rate", "grad_call", "grouped"),
     *("layer_call", "step_call", "parameter_call"),
 }
 """The constants that no sample prices, so that timings say nothing about them."""

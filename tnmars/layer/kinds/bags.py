@@ -80,7 +80,8 @@ def spread(
     total = _added(rows, index, first)
     if mode == "sum":
         return total
-    counted = rows.new_ones(rows.shape[0], 1) if kept is None else kept.to(rows.dtype).unsqueeze(-1)
+    real = rows.real  # of a real tensor it is the tensor itself; counts are compared, which complex numbers cannot be
+    counted = real.new_ones(rows.shape[0], 1) if kept is None else kept.to(real.dtype).unsqueeze(-1)
     return total / _added(counted, index, first).clamp_min(1.0)
 
 

@@ -82,7 +82,8 @@ def is_autocast(value: Tensor) -> bool:
 
 
 def check_dtype(layer: Layer, value: Tensor, what: str = "input") -> None:
-    if value.dtype != layer.dtype and not is_autocast(value):
+    is_cast = is_autocast(value) and not value.is_complex() and not layer.dtype.is_complex  # autocast leaves complex
+    if value.dtype != layer.dtype and not is_cast:
         raise ShapeError(f"{what} has dtype {value.dtype}, but the layer has {layer.dtype}; convert one with .to().")
 
 

@@ -31,7 +31,7 @@ def forward(
     check_index(index, layer.graph.vocab, "row")
     flat = index.reshape(-1)
     rows, place = _rows(layer, flat)
-    rows = rows if place is None else functional.embedding(place, rows)
+    rows = rows if place is None else rows.index_select(0, place)
     skip = _skipped(layer.graph)
     if skip is not None:
         rows = rows.masked_fill(flat.eq(skip).unsqueeze(-1), 0.0)
@@ -55,8 +55,8 @@ def _bags(layer: Layer, index: Tensor, offsets: Tensor | None, weights: Tensor |
     if skip is not None:
         flat, first, flat_weights = bags.without(skip, flat, first, flat_weights)
     rows, place = _rows(layer, flat)
-    if is_traced(rows) or (flat_weights is not None and is_traced(flat_weights)):
-        rows = rows if place is None else functional.embedding(place, rows)
+    if is_traced(rows) or (flat_weights is not None and is_traced(flat_weights)) or rows.is_complex():
+        rows = rows if place is None else rows.index_select(0, place)
         return bags.spread(rows, flat, first, mode, flat_weights, None)
     place = torch.arange(flat.shape[0], device=flat.device) if place is None else place
     return bags.pooled(rows, place, first, mode, flat_weights)
@@ -98,7 +98,10 @@ def looked_up(graph: Graph, table: Tensor, index: Tensor, skip: int | None) -> T
     """Rows of a table, or what torch makes of each bag of them; the row to skip is in no bag."""
     mode = dict(graph.options).get("mode")
     if mode is None:
-        return functional.embedding(index, table)
+        return table[index] if table.is_complex() else functional.embedding(index, table)
+    if table.is_complex():  # torch sums no bags of complex rows
+        kept = None if skip is None else index.reshape(-1).ne(skip)
+        return bags.spread(table[index.reshape(-1)], index, bags.starts(index, None), str(mode), None, kept)
     return functional.embedding_bag(index, table, mode=str(mode), padding_idx=skip)
 
 
@@ -143,7 +146,7 @@ def forward(self, index, offsets=None, per_sample_weights=None):  # index: (bags
     rows = run(flat, *self.parts()).masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.reshape(-1, 1)
-    counts = rows.new_zeros(len(first)).index_add(0, bag, kept.to(rows.dtype))
+    counts = rows.real.new_zeros(len(first)).index_add(0, bag, kept.to(rows.real.dtype))
     return rows.new_zeros(len(first), {width}).index_add(0, bag, rows){mean}
 """
 
