@@ -143,7 +143,8 @@ def _instruction(data: object, where: str) -> object:
     if data["op"] not in known:
         wrong(f"{where} is {_shown(data['op'])}, which is not known; known: {listing(list(known))}.")
     kind = known[data["op"]]
-    table = _table(data, ("op", *_names(kind)), where)
+    later = tuple(entry.name for entry in fields(kind) if _is_later(entry))
+    table = _table(data, ("op", *_names(kind)), where, later)
     return _record(kind, {key: value for key, value in table.items() if key != "op"}, where)
 
 

@@ -6,7 +6,7 @@ function in `tnmars.program.emit` that writes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tnmars.graph.window import Window
@@ -19,10 +19,11 @@ from tnmars.program.base import Instruction, Name, Site, Sizes, Work, names
 
 @dataclass(frozen=True)
 class Fetch(Instruction):
-    """A core, or equal cores of several terms stacked along the first axis; without its axes of size 1."""
+    """A core, or equal cores stacked, without axes of size 1; the diagonal of axes whose label is `repeated`."""
 
     cores: tuple[str, ...]
     has_ones: bool = False
+    repeated: Labels = field(default=(), metadata={"is_later": True})
 
     is_leaf = True
     is_shown = False
@@ -37,7 +38,7 @@ class Fetch(Instruction):
         return prices.stack(model, prod(self.extents(site.after)), grad=grad)
 
     def detail(self) -> str:
-        return " ".join(self.cores)
+        return " ".join(self.cores) + (f", diagonal of [{', '.join(self.repeated)}]" if self.repeated else "")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,11 @@ class Scale(Instruction):
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         """Each bond's gates occur once, one for each of the stacked cores; a bond of size 1 may have no axis."""
-        core = read[0]
+        core, labels = read[0], [(label,) for label, _ in self.gates if label]
         if not isinstance(core, Fetch) or self.axes != core.axes:
             return False
-        gates = self.takes_gates
-        on_axes = all(not label or (label,) in core.axes for label, _ in self.gates)
-        return on_axes and len(set(gates)) == len(gates) == len(self.gates) * len(core.cores)
+        on_axes = {*labels} <= {*core.axes} and len({*labels}) == len(labels)
+        return on_axes and all(len(names) == len(core.cores) for _, names in self.gates)
 
     def work(self, site: Site) -> Work:
         out = prod(self.extents(site.after))

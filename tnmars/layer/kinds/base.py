@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,6 +62,9 @@ class LayerKind:
     """`fitting(graph)` makes a quick function for the fast path: from an input to what the emitted code takes, which is
     the input itself, or its rows if the last axis holds the features; None if the shape does not fit. None where every
     input must be checked further."""
+    repeated: Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]] | None = None
+    """`repeated(graph, inputs)`: what the emitted code takes, where an input may be in several places; none where it
+    takes the inputs as they are, or prepared by `forward`."""
     is_weight: bool = False
     """Whether the layer is the weight itself: its `forward` without inputs gives all of it."""
     is_indexed: bool = False
