@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tnmars
-from tnmars.graph import Graph, Role
+from tnmars.graph import Core, Graph, Role, Term
 from tnmars.program import choice
 
 FLOOR = 1.0
@@ -46,11 +46,11 @@ def tensor(
         operands: list[object] = []
         for core in term.cores:
             operands += [
-                np.asarray(cores[graph.qualified(term, core.name)], np.float64),
+                np.asarray(cores[held_by(graph, term, core)], np.float64),
                 [labels[e] for e in core.edges],
             ]
         for bond in term.bonds:
-            key = graph.qualified(term, bond.name)
+            key = graph.bond_name(term, bond.name)
             if masks is not None and key in masks:
                 operands += [np.asarray(masks[key], np.float64), [labels[bond.name]]]
         output = [labels[mode.name] for mode in graph.modes]
@@ -66,13 +66,22 @@ def whole(graph: Graph, cores: Mapping[str, Tensor]) -> Tensor:
         edges = [*(mode.name for mode in graph.modes), *(bond.name for bond in term.bonds)]
         entries = torch.ones((), dtype=torch.float64)
         for core in term.cores:
-            value = cores[graph.qualified(term, core.name)].double()
-            order = sorted(range(value.dim()), key=lambda at: edges.index(core.edges[at]))
+            value = cores[held_by(graph, term, core)].double()
+            axes = list(dict.fromkeys(core.edges))
+            value = torch.einsum(value, [edges.index(e) for e in core.edges], [edges.index(e) for e in axes])
+            order = sorted(range(value.dim()), key=lambda at: edges.index(axes[at]))
             shape = [graph.sizes(term)[edge] if edge in core.edges else 1 for edge in edges]
             entries = entries * value.permute(order).reshape(shape)
         entries = entries.expand([graph.sizes(term)[edge] for edge in edges])
         total = total + entries.flatten(len(graph.modes)).sum(-1) if term.bonds else total + entries
     return total
+
+
+def held_by(graph: Graph, term: Term, core: Core) -> str:
+    """The name of the numbers of a core: its own, or that of the core that it is tied to."""
+    if "." in core.tied:
+        return core.tied
+    return graph.qualified(term, core.tied or core.name)
 
 
 def dense(graph: Graph, whole: Tensor) -> Tensor:
@@ -136,8 +145,9 @@ def _map(graph: Graph, weight: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
     size = {mode.name: mode.size for mode in graph.modes}
     letters: dict[str, int] = {}
     operands: list[object] = [weight, [letters.setdefault(mode.name, len(letters)) for mode in graph.modes]]
-    for operand, value in zip(graph.inputs, inputs, strict=True):
-        shape = []
+    given = dict(zip((operand.name for operand in graph.inputs if not operand.same), inputs, strict=True))
+    for operand in graph.inputs:
+        value, shape = given[operand.same or operand.name], []
         for axis, length in zip(operand.axes, value.shape, strict=True):
             shape += [size[name] for name in axis] if len(axis) > 1 else [length]
         names = [name for axis in operand.axes for name in axis]
@@ -190,7 +200,7 @@ def problem(
     cores = {}
     for term in graph.terms:
         scale = prod(bond.size for bond in term.bonds) ** (-0.5 / len(term.cores))
-        for core in term.cores:
+        for core in (core for core in term.cores if not core.tied):
             cores[graph.qualified(term, core.name)] = (normal(*graph.shape(term, core)) * scale).requires_grad_()
     bias = normal(graph.out_features).requires_grad_() if graph.has_bias else None
     if graph.kind == "linear":
@@ -222,11 +232,12 @@ def image_for(graph: Graph, image: Sequence[int]) -> tuple[int, ...]:
 
 
 def map_shapes(graph: Graph, batch: int) -> list[tuple[int, ...]]:
-    """The shapes of a map's inputs, its data axes in alphabetical order being `batch`, 3, 2, 4 long."""
+    """The shapes of the inputs that a map is given, its data axes in alphabetical order being `batch`, 3, 2, 4 long."""
     sizes = {mode.name: mode.size for mode in graph.modes}
     data = sorted({axis[0] for operand in graph.inputs for axis in operand.axes} - set(sizes))
     sizes |= {name: (batch, 3, 2, 4)[at % 4] for at, name in enumerate(data)}
-    return [tuple(prod(sizes[name] for name in axis) for axis in operand.axes) for operand in graph.inputs]
+    given = (operand for operand in graph.inputs if not operand.same)
+    return [tuple(prod(sizes[name] for name in axis) for axis in operand.axes) for operand in given]
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------

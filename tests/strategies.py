@@ -7,7 +7,7 @@ are small enough for one naive einsum over all edges of a term.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -256,7 +256,7 @@ def _map(draw: Draw, names: Names) -> Frame:
     ins = _modes(names, Role.IN, draw(_sizes(1, 4, 40)))
     outs = _modes(names, Role.OUT, draw(_sizes(0, 2, 9)))
     count = draw(st.integers(1, 3))
-    data = [names.edge("n") for _ in range(draw(st.integers(0 if outs else 1, 3)))]
+    data = [names.edge("n") for _ in range(draw(st.integers(0, 3)))]
     axes: list[list[str]] = [[] for _ in range(count)]
     for name in (*data, *(mode.name for mode in ins)):
         for at in draw(_some(range(count), most=2)):
@@ -501,6 +501,137 @@ def graphs(
         options=tuple(frame.options.items()),
         name=draw(st.sampled_from(GRAPH_NAMES)),
     )
+
+
+MAX_TANGLED = 60_000
+"""The largest product of all edges of a term with ties or traces."""
+
+
+@dataclass
+class _Draft:
+    """A term that is being changed: the sizes of its bonds, and the edges of its cores."""
+
+    name: str
+    bonds: dict[str, int]
+    cores: dict[str, list[str]]
+    tied: dict[str, str] = field(default_factory=dict)
+
+    def made(self) -> Term:
+        bonds = tuple(Edge(name, size) for name, size in self.bonds.items())
+        return Term(
+            self.name, bonds, tuple(Core(name, tuple(e), self.tied.get(name, "")) for name, e in self.cores.items())
+        )
+
+
+@st.composite
+def tangled(draw: Draw, kinds: Sequence[str] = tuple(KINDS), *, traces: bool = True, ties: bool = True) -> Graph:
+    """Random graphs with bonds that are twice on a core if `traces`, and cores in several places if `ties`."""
+    graph = draw(graphs(kinds, max_cores=3, terms=2))
+    drafts = [
+        _Draft(term.name, dict(term.bond_sizes), {core.name: list(core.edges) for core in term.cores})
+        for term in graph.terms
+    ]
+    modes = {mode.name: mode.size for mode in graph.modes}
+    fresh = (f"z{at}" for at in range(100))
+    for _ in range(draw(st.integers(1, 2)) if traces else 0):
+        draft = draw(st.sampled_from(drafts))
+        edges = draft.cores[draw(st.sampled_from(list(draft.cores)))]
+        own = [edge for edge in edges if edge in draft.bonds]
+        if own and draw(st.booleans()):
+            edges.insert(draw(st.integers(0, len(edges))), draw(st.sampled_from(own)))
+        else:
+            bond = next(fresh)
+            draft.bonds[bond] = draw(st.sampled_from((2, 3, 1)))
+            for _ in range(2):
+                edges.insert(draw(st.integers(0, len(edges))), bond)
+    frozen: set[tuple[str, str]] = set()
+    for _ in range(draw(st.integers(1, 3)) if ties else 0):
+        home, place = draw(st.sampled_from(drafts)), draw(st.sampled_from(drafts))
+        first = draw(st.sampled_from([name for name in home.cores if name not in home.tied]))
+        frozen.add((home.name, first))
+        edges, clone = home.cores[first], next(fresh)
+        frozen.add((place.name, clone))
+        free = [name for name in place.cores if (place.name, name) not in frozen]
+        renamed: dict[str, str] = {}
+        listed: list[str] = []
+        for edge in edges:
+            if edge in modes:
+                listed.append(draw(_mode_for(edge, modes, graph, place, free, listed)))
+                continue
+            if edge not in renamed or draw(st.booleans()):
+                renamed[edge] = draw(_bond_for(home.bonds[edge], place, free, fresh))
+            listed.append(renamed[edge])
+        place.cores[clone] = listed
+        place.tied[clone] = first if home is place else f"{home.name}.{first}"
+        ends = {bond: sum(edges.count(bond) for edges in place.cores.values()) for bond in place.bonds}
+        for bond in (bond for bond, count in ends.items() if count == 1):
+            place.cores[next(fresh)] = [bond]
+    terms = tuple(draft.made() for draft in drafts)
+    several = {edge for term in terms for edge, cores in term.ends().items() if len(set(cores)) > 1}
+    found = replace(
+        graph,
+        terms=terms,
+        shared=tuple(mode.name for mode in graph.modes if mode.name in several and mode.role is not Role.GROUP),
+    )
+    is_small = all(prod(found.sizes(term).values()) <= MAX_TANGLED for term in terms)
+    return found if is_small else graph
+
+
+@st.composite
+def powers(draw: Draw) -> Graph:
+    """Maps with one input in several places, each with modes of its own, and cores that may be tied."""
+    sizes, places = draw(_sizes(1, 2, 4)), draw(st.integers(2, 3))
+    modes = [[Edge(f"i{place}{at}", size, Role.IN) for at, size in enumerate(sizes)] for place in range(places)]
+    outs = _modes(Names(False, 0), Role.OUT, draw(_sizes(0, 1, 3)))
+    is_flat, has_batch = draw(st.booleans()), draw(st.booleans())
+    inputs, cores, bonds = [], [], []
+    batch: tuple[Axis, ...] = (("b",),) if has_batch else ()
+    for place, own in enumerate(modes):
+        names = tuple(mode.name for mode in own)
+        axes = (names,) if is_flat else tuple((name,) for name in names)
+        inputs.append(Operand(f"x{place}", (*batch, *axes), "x0" if place else ""))
+        is_tied = bool(place) and draw(st.booleans())
+        cores.append(Core(f"G{place}", (f"r{place}", *names), "G0" if is_tied else ""))
+        bonds.append(Edge(f"r{place}", 2))
+    cores.append(Core("C", (*(bond.name for bond in bonds), *(mode.name for mode in outs))))
+    term = Term(MAIN, tuple(bonds), tuple(cores))
+    output = (*batch, *((mode.name,) for mode in outs))
+    return Graph("map", (*(mode for own in modes for mode in own), *outs), (term,), inputs=tuple(inputs), output=output)
+
+
+@st.composite
+def _mode_for(
+    draw: Draw, mode: str, modes: dict[str, int], graph: Graph, place: _Draft, free: list[str], taken: list[str]
+) -> str:
+    """A mode of the same size for a core that is tied: taken away from another core, or the mode of several."""
+    roles = {found.name: found.role for found in graph.modes}
+    movable = [
+        name
+        for name in modes
+        if modes[name] == modes[mode] and name not in taken and any(name in place.cores[core] for core in free)
+    ]
+    if movable and draw(st.booleans()):
+        name = draw(st.sampled_from(movable))
+        for core in free:
+            if name in place.cores[core]:
+                place.cores[core].remove(name)
+        return name
+    fitting = [name for name in modes if modes[name] == modes[mode] and name not in taken]
+    return mode if mode not in taken else draw(st.sampled_from(sorted(fitting, key=lambda name: roles[name])))
+
+
+@st.composite
+def _bond_for(draw: Draw, size: int, place: _Draft, free: list[str], fresh: Iterator[str]) -> str:
+    """A bond of a size for a core that is tied: one that is there, or a new one, to another core or to itself."""
+    there = [name for name, own in place.bonds.items() if own == size]
+    if there and draw(st.booleans()):
+        return draw(st.sampled_from(there))
+    bond = next(fresh)
+    place.bonds[bond] = size
+    if free:
+        edges = place.cores[draw(st.sampled_from(free))]
+        edges.insert(draw(st.integers(0, len(edges))), bond)
+    return bond
 
 
 @st.composite

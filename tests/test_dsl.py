@@ -98,9 +98,9 @@ def test_bonds_of_several_terms_by_short_or_full_name() -> None:
         ("A[i] b: B[o]", 7, "expected '[', got ':'."),
         ("a: b: B[o]", 5, "expected '[', got ':'."),
         ("a:", 3, "expected a core such as G1[i1, r1], got the end."),
-        ("A[1]", 3, "expected a name or one of [ ] , : + *, got '1'."),
-        ("A[i;o]", 4, "expected a name or one of [ ] , : + *, got ';'."),
-        ("A[i] é", 6, "expected a name or one of [ ] , : + *, got 'é'."),
+        ("A[1]", 3, "expected a name or one of [ ] , : + = . *, got '1'."),
+        ("A[i;o]", 4, "expected a name or one of [ ] , : + = . *, got ';'."),
+        ("A[i] é", 6, "expected a name or one of [ ] , : + = . *, got 'é'."),
     ],
 )
 def test_a_mistake_in_the_text_is_pointed_at(text: str, column: int, message: str) -> None:
@@ -120,15 +120,25 @@ def test_a_mistake_in_a_long_text_is_shown_with_what_is_near() -> None:
 
 def test_a_mistake_in_a_text_of_several_lines_has_its_line() -> None:
     head, line, caret = said("A[i,r]\n  + B[r;o]\n  + C[i,o]").split("\n")
-    assert head == "network text, line 2, column 8: expected a name or one of [ ] , : + *, got ';'."
+    assert head == "network text, line 2, column 8: expected a name or one of [ ] , : + = . *, got ';'."
     assert line == "    + B[r;o]"
     assert line[len(caret) - 1] == ";"
 
 
 def test_a_core_that_cannot_be_is_pointed_at() -> None:
-    assert said("A[i,r] B[r,o,r]").startswith("network text, column 14: core 'B' lists edge 'r' twice.")
-    assert said("A[i,r]\nB[r,o,\n  r]").startswith("network text, line 3, column 3: core 'B' lists edge 'r' twice.")
+    assert said("A[i,r]\nB=A.[r,o]").startswith("network text, line 2, column 5: expected the name of a core, got '['.")
     assert said(f"{'A' * 101}[i,o]").startswith("network text, column 1: core name 'AAAA")
+
+
+def test_ties_and_traces() -> None:
+    one = network("linear", "A[i,r] B=A[j,s] C[r,t,s,t]", inputs={"i": 4}, outputs={"j": 4}, bonds=2)
+    assert [core.tied for core in one.terms[0].cores] == ["", "A", ""]
+    assert (list(one.cores), one.nodes["B"], list(one.bonds)) == (["A", "C"], "A", ["r", "t"])
+    two = network("linear", "a: A[i,r] B[r,o] + b: C=a.A[i,s] D[s,o]", inputs={"i": 4}, outputs={"o": 4}, bonds=2)
+    assert (list(two.cores), two.nodes["b.C"], list(two.bonds)) == (["a.A", "a.B", "b.D"], "a.A", ["a.r"])
+    for graph in (one, two):
+        text = " + ".join(f"{term.name}: {term}" for term in graph.terms)
+        assert network("linear", text, inputs={"i": 4}, outputs={graph.modes[1].name: 4}, bonds=2) == graph
 
 
 def test_bonds_need_sizes() -> None:

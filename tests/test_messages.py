@@ -133,7 +133,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "text_bracket": lambda: _linear("A[i,r] B r o"),
     "text_rest": lambda: _linear("A[i,r] B[r,o] ]"),
     "text_line": lambda: _linear("A[i,r]\n  B[r o\n"),
-    "text_twice": lambda: _linear("A[i,r] B[r,o,r]"),
+    "text_twice": lambda: _linear("A[i,r] B[r,o,o]"),
+    "text_tied": lambda: _linear("A[i,r] B=A.[r,o]"),
+    "core_tied": lambda: Core("A", (), "t.1"),
     "text_no_bonds": lambda: _linear(bonds=None),
     "text_bond_missing": lambda: _linear(bonds={"r1": 2}),
     "text_bond_extra": lambda: _linear(bonds={"r": 2, "s": 3}),
@@ -154,12 +156,14 @@ CALLS: dict[str, Callable[[], object]] = {
     "weight_features": lambda: _linear(features={"inn": 4}),
     "option_border": lambda: _conv(options={"padding_mode": "mirror"}),
     "weight_groups": lambda: tnmars.families.of_layer("tt", "conv", 6, 8, kernel=(3,), groups=4, rank=2),
+    "weight_same": lambda: _map(same={"y": "x"}),
     "weight_axis": lambda: _map(arguments={"x": "b (i"}),
     # rewrites and factors
     "keep_unknown": lambda: prune(_linear(), {"s": [0]}),
     "keep_text": lambda: prune(_linear(), {"r": ["0"]}),  # type: ignore[list-item]
     "keep_order": lambda: prune(_linear(), {"r": [1, 0]}),
     "widen_unknown": lambda: widen(_linear(), {"s": 3}),
+    "keep_united": lambda: prune(_linear("A[i,r] B=A[o,s] C[r,s]", outputs={"o": 4}), {"s": [0]}),
     "widen_smaller": lambda: widen(_linear(), {"r": 1}),
     "cut_unknown": lambda: topology.cut(_linear(), _linear().terms[0], "s"),
     "factor_size": lambda: factor(0, 3),
@@ -229,7 +233,7 @@ MODULES = (
         f"graph/{name}"
         for name in ("parts", "options", "fields", "rules", "layer_rules", "graph", "rewrite", "factor", "topology")
     ),
-    *("graph/assemble", "weight", "families", "dsl"),
+    *("graph/assemble", "graph/ties", "weight", "families", "dsl"),
     *("spec/nodes", "spec/shape", "spec/scalars", "spec/grammar", "spec/reader"),
 )
 UNREACHABLE = {

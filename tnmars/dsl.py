@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Bonds = int | Mapping[str, int]
 """One size for all bonds; or sizes by name, `r1`, or `t1.r1` if there are several terms."""
 
-_TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+*])|(?P<end>$))")
+_TOKEN = re.compile(rf"\s*(?:(?P<name>{WORD})|(?P<mark>[\[\],:+=.*])|(?P<end>$))")
 
 
 def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpack[Weight]) -> Graph:
@@ -32,8 +32,9 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
         kind: What the layer does: `"linear"`, `"conv"`, `"conv_transpose"`, `"embedding"`, `"tensor"`, or `"map"` for
             any multilinear map.
         text: The cores with their edges, `"A[i,r] B[r,o]"`. Terms of a sum are joined by `+` and may be named:
-            `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond. `"B*[r,o]"` is the complex
-            conjugate of core `B`.
+            `"a: A[i,r] B[r,o] + b: C[i,o]"`. Every edge that is not a mode is a bond. `"B=A[j,r]"` is core `A` in
+            another place, `"B=a.A[j,r]"` that of term `a`; a bond twice on a core, `"G[r,i,r]"`, is a trace.
+            `"B*[r,o]"` is the complex conjugate of core `B`, and `"B*=A[j,r]"` that of core `A` in another place.
         bonds: One size for all bonds, or sizes by name, which then also sets the order of the bonds. With several
             terms, `"r"` means the bond of every term and `"t1.r"` that of one. Not needed if there are no bonds.
         weight: The modes and options of the weight:
@@ -50,7 +51,8 @@ def network(kind: str, text: str, *, bonds: Bonds | None = None, **weight: Unpac
             - `kernel_size`: The taps along each spatial axis; needed with patch modes or without kernel modes.
             - `shared`: Modes that sit on several cores, each value selecting a slice of all of them.
             - `arguments`: For a map, the axes of each input: `{"x": "batch i"}`.
-            - `result`: For a map, the axes of the output: `"batch o"`.
+            - `result`: For a map, the axes of the output: `"batch o"`; empty for one number.
+            - `same`: For a map, inputs that are another input in a second place: `{"y": "x"}`. Only `x` is given.
             - `options`: Options of the torch layer, such as `{"stride": 2}` or `{"bias": False}`.
             - `name`: A name for people; it does not count for equality.
 
@@ -156,9 +158,10 @@ class _Parser:
             is_conj = self.word == "*"
             if is_conj:
                 self._next()
+            tied = self._tied()
             edges, places = self._edges()
             try:
-                cores.append(Core(word, tuple(edges), conj=is_conj))
+                cores.append(Core(word, tuple(edges), tied, conj=is_conj))
             except GraphError as error:
                 placed = [
                     (places[int(problem.path[0])] if problem.path else start, problem) for problem in error.problems
@@ -167,6 +170,20 @@ class _Parser:
         if not cores:
             raise self._error("expected a core such as G1[i1, r1]")
         return name, cores
+
+    def _tied(self) -> str:
+        """The core that a core is tied to, after `=`; that of another term with a `.` between. Empty without `=`."""
+        if self.word != "=":
+            return ""
+        words: list[str] = []
+        for mark in "=.":
+            if self.word == mark:
+                self._next()
+                if not self._is_name():
+                    raise self._error("expected the name of a core")
+                words.append(self.word)
+                self._next()
+        return ".".join(words)
 
     def _edges(self) -> tuple[list[str], list[int]]:
         """The edges of a core, which commas separate, and where each stands."""
@@ -188,7 +205,7 @@ class _Parser:
         return edges, places
 
     def _is_name(self) -> bool:
-        return bool(self.word) and self.word not in "[],:+*"
+        return bool(self.word) and self.word not in "[],:+=.*"
 
     def _take(self, mark: str) -> None:
         if self.word != mark:
@@ -200,7 +217,7 @@ class _Parser:
         if found is None:
             self.start = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
             self.word = self.text[self.start]
-            raise self._error("expected a name or one of [ ] , : + *")
+            raise self._error("expected a name or one of [ ] , : + = . *")
         self.word = found["name"] or found["mark"] or ""
         self.start = found.end() - len(self.word)
         self.at = found.end()
@@ -273,9 +290,10 @@ class Builder:
         self._parts()[0].extend(Edge(name, size) for name, size in sizes.items())
         return self
 
-    def core(self, name: str, *edges: str, conj: bool = False) -> Builder:
-        """Adds a core to the current term, or its complex conjugate."""
-        self._parts()[1].append(Core(name, edges, conj=conj))
+    def core(self, name: str, *edges: str, tied: str = "", conj: bool = False) -> Builder:
+        """Adds a core to the current term. If it is `tied` to another core, it is that one in another place; with
+        `conj`, its complex conjugate."""
+        self._parts()[1].append(Core(name, edges, tied, conj=conj))
         return self
 
     def build(self) -> Graph:

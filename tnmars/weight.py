@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tnmars.errors import GraphError, Problem, nearest
+from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph.factor import factor, factor_up
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Role
@@ -37,6 +37,7 @@ class Weight(TypedDict, total=False):
     shared: NotRequired[Sequence[str]]
     arguments: NotRequired[Mapping[str, str | Sequence[str]]]
     result: NotRequired[str | Sequence[str]]
+    same: NotRequired[Mapping[str, str]]
     options: NotRequired[Mapping[str, object]]
     name: NotRequired[str]
 
@@ -115,6 +116,7 @@ _EXPECTED = {
     "features": (Mapping, "a table", "{'in': 781}"),
     "arguments": (Mapping, "a table", "{'x': 'batch i1'}"),
     "options": (Mapping, "a table", "{'bias': False}"),
+    "same": (Mapping, "a table", "{'y': 'x'}"),
     "kernel_size": (Iterable, "a list", "(3, 3)"),
     "shared": (Iterable, "a list", "['i1']"),
     "result": (Iterable, "a list", "['batch', 'o1']"),
@@ -183,6 +185,11 @@ def weight_fields(kind: str, weight: Weight) -> Fields:
             wrong += error.problems
     if wrong:
         raise GraphError(wrong)
+    same, given = weight.get("same", {}), weight.get("arguments", {})
+    strange = [name for name in same if name not in given]
+    if strange:
+        hint = f"Inputs: {listing(list(given))}.{nearest(strange[0], given)}"
+        raise GraphError(Problem(f"same names '{strange[0]}', which is not an input.", hint, ("same", strange[0])))
     features: dict[Any, int] = dict(weight.get("features", {}))
     vocab = weight.get("vocab")
     if vocab is not None:
@@ -194,7 +201,7 @@ def weight_fields(kind: str, weight: Weight) -> Fields:
         shared=tuple(weight.get("shared", ())),
         features=tuple(features.items()),
         kernel_size=tuple(weight.get("kernel_size", ())),
-        inputs=tuple(Operand(name, axes(text)) for name, text in weight.get("arguments", {}).items()),
+        inputs=tuple(Operand(name, axes(text), same.get(name, "")) for name, text in given.items()),
         output=axes(weight.get("result", ())),
         options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values
     )

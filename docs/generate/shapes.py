@@ -8,13 +8,14 @@ from marks import code, codes
 
 from tnmars.graph.parts import MAX_SIZE
 from tnmars.spec.grammar import Anything, Either, ListOf, Nest, Record, TableOf
-from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Size, Text, Whole
 from tnmars.spec.shape import Shape
 
 SCALARS = {
     Flag: "`true` or `false`",
     Text: "line of text",
     Name: "name",
+    CoreName: "core",
     AxisName: "axis",
     Nest: "nested lists of whole numbers",
     Anything: "anything",

@@ -92,9 +92,11 @@ def test_the_largest_size_is_fine() -> None:
     assert Edge("r", 2**31 - 1).size == 2**31 - 1
 
 
-def test_a_core_lists_an_edge_once() -> None:
-    with pytest.raises(GraphError, match="core 'A' lists edge 'r' twice"):
-        Core("A", ("r", "i", "r"))
+def test_a_bond_may_be_twice_on_a_core() -> None:
+    core = Core("A", ("r", "i", "r"))
+    assert core.has_trace
+    assert not Core("A", ("i", "r")).has_trace
+    assert Term("t", (R,), (core,)).ends()["r"] == ("A", "A")
 
 
 def test_a_term_has_each_name_once_and_holds_bonds_only() -> None:

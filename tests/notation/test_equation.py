@@ -115,7 +115,8 @@ MISTAKES = {
     "bi,ir,ro": "'bi,ir,ro' is not an einsum equation.",
     "b...i,io->bo": "equation 'b...i,io->bo' has an ellipsis.",
     "bi,iro->bo": "letter 'r' is on one core only and is summed.",
-    "bi,irr,ro->bo": "letter 'r' stands twice on 'irr' of the equation.",
+    "bii,ir,ro->bo": "letter 'i' stands twice on 'bii' of the equation.",
+    "bi,iir,ro->bo": "letter 'i' stands twice on 'iir' of the equation.",
     "bi,ir,ro->boz": "letter 'z' of the result is on no operand.",
     "bi,cj->bcij": "has no core: every operand is an input.",
 }

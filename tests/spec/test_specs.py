@@ -25,6 +25,7 @@ WARNED = {
         "core 'A' touches no bond.",
         "core 'B' touches no bond.",
     ],
+    "odd_trace": ["bond 'r' has size 2, but can use at most 1."],
 }
 
 

@@ -81,7 +81,7 @@ def contraction(
     def run(cores: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
         totals = []
         for names, contract, is_lone in runs:
-            operands = [*inputs, *(cores[name] for name in names)]
+            operands = [*inputs, *(cores[name if name in cores else graph.nodes[name]] for name in names)]
             totals.append(contract([*operands, operands[0].new_ones(())] if is_lone else operands))
         total = totals[0]
         for more in totals[1:]:

@@ -102,7 +102,7 @@ def _entries(graph: Graph, cores: Mapping[str, Tensor], batch: int) -> Callable[
     }
 
     def run(digits: Sequence[Tensor]) -> Tensor:
-        return contract({name: _slices(cores[name], places, digits) for name, places in axes.items()}, [])
+        return contract({name: _slices(cores[graph.nodes[name]], places, digits) for name, places in axes.items()}, [])
 
     return run
 
@@ -150,7 +150,9 @@ def _push_map(graph: Graph, cores: Mapping[str, Tensor], bias: Tensor | None, ba
 
     def run(*inputs: Tensor) -> Tensor:
         spread, lengths = [], dict(sizes)
-        for operand, value in zip(graph.inputs, inputs, strict=True):
+        given = dict(zip((operand.name for operand in graph.inputs if not operand.same), inputs, strict=True))
+        for operand in graph.inputs:
+            value = given[operand.same or operand.name]
             lengths.update({axis[0]: value.shape[at] for at, axis in enumerate(operand.axes) if axis[0] not in sizes})
             spread.append(value.reshape([lengths[name] for axis in operand.axes for name in axis]))
         y = contract(cores, spread)

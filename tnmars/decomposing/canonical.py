@@ -18,7 +18,7 @@ from torch import Tensor
 from tnmars.arguments import check_arguments
 from tnmars.decomposing.messages import gauges, settled
 from tnmars.decomposing.sweep import Joint, upwards
-from tnmars.decomposing.tensors import Labels, conjugates, contract, labels
+from tnmars.decomposing.tensors import Labels, check_plain, conjugates, contract, labels
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph, Term
 from tnmars.graph.topology import parts
@@ -79,6 +79,7 @@ def canonical(graph: Graph, cores: Mapping[str, Tensor]) -> Canonical:
         True
     """
     check_arguments(canonical, locals())
+    check_plain(graph, "a canonical form")
     values = conjugates(_checked(graph, cores), graph.conjugated)
     weights: dict[str, Tensor] = {}
     after = dict(values)

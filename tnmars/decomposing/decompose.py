@@ -19,7 +19,7 @@ from tnmars.decomposing.metric import Metric, weighting
 from tnmars.decomposing.ranks import EVBMF, Aim, Ranks, Within, given_sizes, sizes_for_parameters
 from tnmars.decomposing.search import STEPS, Search, Watch, scaled, searched
 from tnmars.decomposing.sweep import Choose, Swept, is_forest, is_swept, sweep, up_to
-from tnmars.decomposing.tensors import Decomposition, conjugates, dense, with_sizes
+from tnmars.decomposing.tensors import Decomposition, check_plain, conjugates, dense, with_sizes
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
@@ -162,6 +162,7 @@ def decompose(
         ({'r': 6}, 192)
     """
     check_arguments(decompose, locals())
+    check_plain(graph, "a decomposition")
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
     if weight.is_complex() and metric is not None and not metric.is_empty:

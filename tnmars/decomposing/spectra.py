@@ -36,4 +36,4 @@ def spectra(weight: Tensor, graph: Graph, metric: Metric | None = None) -> dict[
         return {name: value.square() for name, value in weights.items()}
     (term,) = graph.terms
     sides = below(graph, term)
-    return {graph.qualified(term, bond.name): spectrum(graph, values, sides[bond.name], weighed) for bond in term.bonds}
+    return {graph.bond_name(term, bond.name): spectrum(graph, values, sides[bond.name], weighed) for bond in term.bonds}

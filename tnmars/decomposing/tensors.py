@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tnmars.decomposing.rewritten import cores_after
+from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep, prune
 from tnmars.layer.init import deviations
@@ -65,6 +66,14 @@ def random_decomposition(
         name: torch.randn(shape, generator=random, dtype=dtype) * scale[name] for name, shape in graph.cores.items()
     }
     return Decomposition(graph, cores, names or {name: name for name in graph.bonds})
+
+
+def check_plain(graph: Graph, what: str) -> None:
+    """Raises `TnmarsError` if a graph has tied cores or traces, for what needs a tensor of its own for every core."""
+    if not graph.is_plain:
+        has = "tied cores" if len(graph.nodes) > len(graph.cores) else "a trace"
+        text = f"the graph has {has}, and {what} needs a tensor of its own, without a trace, for every core."
+        raise TnmarsError(Problem(text, "Train the cores by gradients instead: compile the graph and optimize it."))
 
 
 def with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:

@@ -26,11 +26,14 @@ class Web:
 
 
 def web(term: Term) -> Web:
-    """The vertices and lines of a term; a bond with three or more ends is a dot joined to each of them."""
+    """The vertices and lines of a term; a bond with three or more ends is a dot joined to each of them.
+
+    So is a trace, which is joined to its core twice.
+    """
     cores = tuple(core.name for core in term.cores)
     number = {name: at for at, name in enumerate(cores)}
     ends = term.ends()
-    dots = tuple(bond.name for bond in term.bonds if len(ends[bond.name]) > 2)
+    dots = tuple(bond.name for bond in term.bonds if len(ends[bond.name]) > 2 or len(set(ends[bond.name])) == 1)
     dot_number = {name: len(cores) + at for at, name in enumerate(dots)}
     lines = []
     for bond in term.bonds:

@@ -18,7 +18,7 @@ from tnmars.decomposing.ranks import Aim, Ranks
 from tnmars.decomposing.refine import Data
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.decomposing.rows import values_at
-from tnmars.decomposing.tensors import Decomposition
+from tnmars.decomposing.tensors import Decomposition, check_plain
 from tnmars.errors import GraphError, Problem, TnmarsError
 from tnmars.fitting.elimination import Fit
 from tnmars.fitting.search import finished, pruned_only, search
@@ -113,6 +113,7 @@ def fit(
     """
     check_arguments(fit, locals())
     before = graph if isinstance(graph, Graph) else spec.load(graph)
+    check_plain(before, "a fit")
     aim = Aim(ranks, error, energy, parameters)
     type_ = dtype or _dtype(given)
     if _dtype(given).is_complex and not type_.is_complex:

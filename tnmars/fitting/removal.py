@@ -113,4 +113,4 @@ def without_terms(decomposition: Decomposition) -> Iterator[Decomposition]:
         return
     for term in graph.terms:
         if term.bonds:
-            yield decomposition.cut({graph.qualified(term, bond.name): () for bond in term.bonds})
+            yield decomposition.cut({graph.bond_name(term, bond.name): () for bond in term.bonds})

@@ -83,5 +83,5 @@ def _too_wide(graph: Graph) -> dict[str, int]:
         for bond in term.bonds:
             most = useful_size(graph, term, bond.name)
             if most < bond.size:
-                return {graph.qualified(term, bond.name): most}
+                return {graph.bond_name(term, bond.name): most}
     return {}

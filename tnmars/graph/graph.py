@@ -15,7 +15,7 @@ from math import isfinite, prod
 from types import MappingProxyType
 
 from tnmars.errors import GraphError, Problem
-from tnmars.graph import layer_rules, rules
+from tnmars.graph import layer_rules, rules, ties
 from tnmars.graph import options as layer_options
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Kind, Role
@@ -50,7 +50,7 @@ class Graph(Fields):
         features: Real sizes by role if the product of the modes is larger; the rest is padding.
         kernel_size: The taps along each spatial axis of a convolution; by default the kernel modes, an axis each.
         inputs: The inputs of a map.
-        output: The axes of a map's output.
+        output: The axes of a map's output; none if it is one number.
         options: Options of the torch layer, such as `("stride", 2)`.
         name: A name for people.
         origin: Where a pruned graph came from: plain data, for information only.
@@ -120,26 +120,54 @@ class Graph(Fields):
         """The name of a bond or core that is unique in the graph: `t1.r1` if there are several terms, else `r1`."""
         return name if len(self.terms) == 1 else f"{term.name}.{name}"
 
+    def _at(self, place: tuple[str, str]) -> str:
+        return place[1] if len(self.terms) == 1 else ".".join(place)
+
     @cached_property
     def bonds(self) -> Mapping[str, Edge]:
-        """Every bond by its qualified name."""
-        return MappingProxyType(
-            {self.qualified(term, bond.name): bond for term in self.terms for bond in term.bonds},
-        )
+        """Every bond by its qualified name. Of bonds that tied cores make one, the first stands for all of them."""
+        every = ((self.qualified(term, bond.name), bond) for term in self.terms for bond in term.bonds)
+        return MappingProxyType({name: bond for name, bond in every if self._bond_names[name] == name})
+
+    def bond_name(self, term: Term, bond: str) -> str:
+        """The name among `bonds` of a bond of a term: its own, or that of the bond that it is one with by ties."""
+        return self._bond_names[self.qualified(term, bond)]
+
+    @cached_property
+    def _bond_names(self) -> Mapping[str, str]:
+        return {self._at(one): self._at(two) for one, two in ties.united(self.terms).items()}
 
     @cached_property
     def cores(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of every core by its qualified name."""
+        """The shape of every core by its qualified name. One that is tied to another has no numbers of its own."""
         return MappingProxyType(
-            {self.qualified(term, core.name): self.shape(term, core) for term in self.terms for core in term.cores}
+            {
+                self.qualified(term, core.name): self.shape(term, core)
+                for term in self.terms
+                for core in term.cores
+                if not core.tied
+            }
         )
+
+    @cached_property
+    def nodes(self) -> Mapping[str, str]:
+        """For every core by its qualified name, tied ones included, the core among `cores` that holds its numbers."""
+        every = ((term, core) for term in self.terms for core in term.cores)
+        return MappingProxyType(
+            {self.qualified(term, core.name): self._at(ties.holder(term, core)) for term, core in every}
+        )
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether no core is tied to another, and none has a trace."""
+        return not any(core.tied or core.has_trace for term in self.terms for core in term.cores)
 
     def edges_of(self, core: str) -> tuple[str, ...]:
         """The edges of a core by its qualified name."""
         return self._core_edges[core]
 
     def bonds_of(self, core: str) -> tuple[str, ...]:
-        """For each axis of a core the qualified name of its bond, or an empty text for a mode."""
+        """For each axis of a core the name of its bond among `bonds`, or an empty text for a mode."""
         return self._core_bonds[core]
 
     @cached_property
@@ -155,7 +183,7 @@ class Graph(Fields):
     def _core_bonds(self) -> Mapping[str, tuple[str, ...]]:
         found = {}
         for term in self.terms:
-            bonds = {bond.name: self.qualified(term, bond.name) for bond in term.bonds}
+            bonds = {bond.name: self.bond_name(term, bond.name) for bond in term.bonds}
             for core in term.cores:
                 found[self.qualified(term, core.name)] = tuple(bonds.get(edge, "") for edge in core.edges)
         return found
@@ -285,11 +313,16 @@ class Graph(Fields):
             return f"{self.vocab} rows of {self.out_features}"
         shape = "x".join(map(str, self.dense_shape))
         if self.inputs:
-            return f"{', '.join(operand.name for operand in self.inputs)} -> output, weight {shape}"
+            given = ", ".join(operand.name for operand in self.inputs if not operand.same)
+            return f"{given} -> {'output' if self.output else 'a number'}, weight {shape}"
         return shape
 
     def with_terms(self, terms: Sequence[Term]) -> Graph:
-        """The same graph with other terms. A mode that no term has on two cores is no longer shared."""
+        """The same graph with other terms. A mode that no term has on two cores is no longer shared.
+
+        If a core is gone that others are tied to, the first of these takes its place.
+        """
+        terms = ties.reheld(terms)
         ends = [term.ends() for term in terms]
         shared = tuple(name for name in self.shared if any(len(found.get(name, ())) > 1 for found in ends))
         return replace(self, terms=tuple(terms), shared=shared)
@@ -302,7 +335,7 @@ class Graph(Fields):
         if self.shared:
             lines.append(f"  shared {' '.join(self.shared)}")
         lines += [f"  input  {operand}" for operand in self.inputs]
-        if self.output:
+        if self.rules.has_operands:
             lines.append(f"  output [{', '.join(map(axis_text, self.output))}]")
         if self.options:
             lines.append(f"  option {' '.join(f'{key}={_option(value)}' for key, value in self.options)}")

@@ -153,10 +153,14 @@ def _operands(kind: Kind, fields: Fields) -> Iterator[Problem]:
         return
     if not fields.inputs:
         yield Problem(f"kind '{kind.name}' needs its inputs.", "Add, for example: inputs: {x: [batch, i1]}.", ())
-    if not fields.output:
+    known = {mode.name for mode in fields.modes}
+    data = [name for operand in fields.inputs for axis in operand.axes for name in axis if name not in known]
+    is_number = not data and not fields.of_role(Role.OUT) and not fields.of_role(Role.GROUP)
+    if not fields.output and not is_number:
         yield Problem(f"kind '{kind.name}' needs its output.", "Add, for example: output: [batch, o1].", ())
-    if not fields.inputs or not fields.output:
+    if not fields.inputs or not (fields.output or is_number):
         return
+    yield from _same(fields)
     roles = {mode.name: mode.role for mode in fields.modes}
     bonds = {bond.name for term in fields.terms for bond in term.bonds}
     seen: set[str] = set()
@@ -193,6 +197,32 @@ def _operands(kind: Kind, fields: Fields) -> Iterator[Problem]:
                 "Add it to the output.",
                 ("modes", str(mode.role), mode.name),
             )
+
+
+def _same(fields: Fields) -> Iterator[Problem]:
+    """What is wrong with inputs that are another input in a second place."""
+    inputs = {operand.name: operand for operand in fields.inputs}
+    modes = {mode.name: mode.size for mode in fields.modes}
+    for operand in fields.inputs:
+        if not operand.same:
+            continue
+        path, first = ("same", operand.name), inputs.get(operand.same)
+        what = f"input '{operand.name}' is the same as '{operand.same}'"
+        if first is None or first is operand:
+            shown = [name for name, other in inputs.items() if not other.same]
+            hint = f"Inputs: {listing(shown)}.{nearest(operand.same, shown)}"
+            yield Problem(f"{what}, which is not another input.", hint, path)
+        elif first.same:
+            hint = f"Name the one that is given: '{first.same}'."
+            yield Problem(f"{what}, which is another input itself.", hint, path)
+        else:
+            lengths = [
+                [prod(modes[name] for name in axis) if set(axis) <= set(modes) else 0 for axis in own.axes]
+                for own in (operand, first)
+            ]
+            if lengths[0] != lengths[1]:
+                hint = "Both must have as many axes, with modes of the same sizes, or data, on the same ones."
+                yield Problem(f"{what}, but {operand} and {first} are not of one shape.", hint, path)
 
 
 def _axes(

@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
@@ -86,7 +87,15 @@ def useful_size(graph: Graph, term: Term, bond: str) -> int:
         12
     """
     check_arguments(useful_size, locals())
+    if _is_at_tied_core(graph, term, bond):
+        return term.bond_sizes[bond]
     return _useful(cut.size for cut in topology.cut(graph, term, bond).values())
+
+
+def _is_at_tied_core(graph: Graph, term: Term, bond: str) -> bool:
+    """Whether a bond has an end at a core that is in several places, so that cuts do not bound what it can use."""
+    uses = Counter(graph.nodes.values())
+    return any(uses[graph.nodes[graph.qualified(term, core)]] > 1 for core in term.ends().get(bond, ()))
 
 
 def has_bounds(graph: Graph) -> bool:
@@ -197,11 +206,14 @@ def _wide_bonds(graph: Graph, term: Term, names: list[str]) -> Iterator[Problem]
     sizes = graph.sizes(term)
     for bond, cuts in topology.narrow_cuts(graph, term).items():
         size = sizes[bond]
+        if _is_at_tied_core(graph, term, bond):
+            continue
         # A bound that was not computed is at least the size. One such is the largest, which is left out of the product;
         # with two, the bond can use its full size.
         useful = _useful(size if cut is None else cut.size for cut in cuts.values())
         if size > useful:
-            reason = _reason(bond, cuts, sizes) + _slices(topology.common(term, bond))
+            reason = _reason(bond, cuts, sizes)
+            reason += _slices(topology.common(term, bond)) if len(cuts) > 1 else ""
             yield Problem(
                 f"bond '{bond}'{_of(graph, names)} has size {size:,}, but can use at most {useful:,}.",
                 f"{reason}\nSet its size to {useful:,} or less: "
@@ -216,6 +228,8 @@ def _slices(shared: tuple[str, ...]) -> str:
 
 def _reason(bond: str, cuts: Mapping[str, Cut | None], sizes: Mapping[str, int]) -> str:
     """Why a larger bond is not useful, by the cuts at its ends."""
+    if len(cuts) == 1:
+        return f"It is a trace of core '{next(iter(cuts))}': the sum over it is a core without it."
     if len(cuts) > 2:
         bounds = [f"{core} {f'{cut.size:,}' if cut else f'{sizes[bond]:,} or more'}" for core, cut in cuts.items()]
         return f"Its ends can pass on: {listing(bounds)}. It uses the product of all but the largest."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf, prod
 from operator import index
@@ -38,6 +38,8 @@ WORD = "[A-Za-z_][A-Za-z0-9_]*"
 """A name as a regular expression."""
 IDENTIFIER = WORD.replace("*", "{0,99}")
 """A name as a regular expression that also limits its length."""
+CORE_NAME = rf"(?:{IDENTIFIER}\.)?{IDENTIFIER}"
+"""The name of a core, with that of its term in front if it is another one."""
 
 Axis = tuple[str, ...]
 """One axis of an operand: one name, or several flattened together, first slowest."""
@@ -192,19 +194,23 @@ class Core:
 
     Args:
         name: An identifier; with the term's name in front if there are several terms, it is the state-dict key.
-        edges: The names of the edges, each once. Sizes belong to the edges, so that they cannot disagree.
+        edges: The names of the edges. Sizes belong to the edges, so that they cannot disagree. A bond that is listed
+            twice is a trace: only the entries on the diagonal of the two axes are used.
+        tied: The core whose tensor this one is, in another place: `"G1"`, or `"t1.G1"` for a core of another term.
+            Empty if it has a tensor of its own.
         conj: Whether the complex conjugate of the tensor is used here. Real cores are their own.
 
     Raises:
-        GraphError: If a name is not an identifier, or an edge is listed twice.
+        GraphError: If a name is not an identifier.
 
     Example:
-        >>> print(Core("A", ("i", "r")), Core("B", ("r", "j"), conj=True))
-        A[i, r] B*[r, j]
+        >>> print(Core("A", ("i", "r")), Core("B", ("j", "r"), tied="A", conj=True))
+        A[i, r] B*=A[j, r]
     """
 
     name: str
     edges: tuple[str, ...]
+    tied: str = ""
     conj: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -216,22 +222,21 @@ class Core:
         conj: object = self.conj
         if not isinstance(conj, bool):
             yield Problem(f"conj of core '{self.name}' is {conj!r}.", "It must be True or False.")
-        seen: set[str] = set()
         for at, edge in enumerate(self.edges):
             wrong = name_problem("edge", edge)
             if wrong is not None:
                 yield wrong.under(at)
-                continue
-            if edge in seen:
-                yield Problem(
-                    f"core '{self.name}' lists edge '{edge}' twice.",
-                    "A core must list an edge once; for a trace, put an identity core between, or use another bond.",
-                    path=(at,),
-                )
-            seen.add(edge)
+        if not isinstance(self.tied, str) or (self.tied and re.fullmatch(CORE_NAME, self.tied) is None):
+            text = f"core '{self.name}' is tied to {self.tied!r}, which is not the name of a core."
+            yield Problem(text, "Write 'G1', or 't1.G1' for a core of another term.")
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether an edge is listed more than once."""
+        return len(set(self.edges)) < len(self.edges)
 
     def __str__(self) -> str:
-        return f"{self.name}{'*' if self.conj else ''}[{', '.join(self.edges)}]"
+        return f"{self.name}{'*' * self.conj}{'=' if self.tied else ''}{self.tied}[{', '.join(self.edges)}]"
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,13 @@ class Term(Value):
         object.__setattr__(self, "bonds", parts_of(f"bonds of term '{self.name}'", self.bonds, Edge))
         object.__setattr__(self, "cores", parts_of(f"cores of term '{self.name}'", self.cores, Core))
         _raise(self._problems())
+        if any(core.tied for core in self.cores):
+            object.__setattr__(self, "cores", tuple(map(self._shortened, self.cores)))
+
+    def _shortened(self, core: Core) -> Core:
+        """The core with the term's own name left out of what it is tied to; one that is tied to itself is not tied."""
+        tied = core.tied.removeprefix(f"{self.name}.")
+        return replace(core, tied="" if tied == core.name else tied)
 
     def _problems(self) -> Iterator[Problem | None]:
         yield name_problem("term", self.name)
@@ -278,7 +290,10 @@ class Term(Value):
                 )
 
     def ends(self) -> Mapping[str, tuple[str, ...]]:
-        """The cores that list each edge, in the order of the cores; bonds first, in their own order."""
+        """The cores that list each edge, in the order of the cores; bonds first, in their own order.
+
+        A core that lists an edge twice is there twice.
+        """
         return self._ends
 
     @cached_property
@@ -306,6 +321,7 @@ class Operand:
         name: The name by which the input is passed.
         axes: One tuple of names for each axis. A name is a mode with role `in`, or any other name, which is then a data
             axis such as a batch, of any length. Several names on one axis are modes flattened together, first slowest.
+        same: The input whose tensor this one is, in another place; then callers do not give it. Empty if it is given.
 
     Raises:
         GraphError: If the name is not an identifier, or an axis has no name.
@@ -313,10 +329,13 @@ class Operand:
     Example:
         >>> print(Operand("x", (("batch",), ("i1", "i2"))))
         x[batch, (i1 i2)]
+        >>> print(Operand("y", (("batch",), ("j",)), same="x"))
+        y=x[batch, j]
     """
 
     name: str
     axes: tuple[Axis, ...]
+    same: str = ""
 
     def __post_init__(self) -> None:
         has = f"input '{self.name}' has axis"
@@ -329,7 +348,7 @@ class Operand:
         _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:
-        return f"{self.name}[{', '.join(map(axis_text, self.axes))}]"
+        return f"{self.name}{'=' if self.same else ''}{self.same}[{', '.join(map(axis_text, self.axes))}]"
 
 
 def axis_text(axis: Axis) -> str:

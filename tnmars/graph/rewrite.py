@@ -6,6 +6,7 @@ follow in the same way whether they are weights, gradients or an optimizer's sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -78,8 +79,7 @@ def widen(graph: Graph, sizes: Mapping[str, int]) -> Rewrite:
     problems = []
     for name, size in sizes.items():
         if name not in known:
-            hint = f"Bonds: {listing(list(known))}.{nearest(name, known)}"
-            problems.append(Problem(f"sizes names bond '{name}', which the graph does not have.", hint))
+            problems.append(_no_bond(graph, "sizes", name))
         elif not is_int(as_int(size)) or size < known[name]:
             text = f"the size of bond '{name}' is {size!r}, but must be a whole number of at least {known[name]}."
             problems.append(Problem(text, "To make a bond smaller, prune it."))
@@ -93,21 +93,35 @@ def _resized(graph: Graph, taken_of: Mapping[str, tuple[int, ...]]) -> Rewrite:
     """The graph with other slices of its bonds, without the terms that have an empty bond."""
     terms, origin = [], []
     for term in graph.terms:
-        slices = {bond.name: taken_of[graph.qualified(term, bond.name)] for bond in term.bonds}
+        slices = {bond.name: taken_of[graph.bond_name(term, bond.name)] for bond in term.bonds}
         if all(slices.values()):
             terms.append(replace(term, bonds=tuple(Edge(name, len(taken)) for name, taken in slices.items())))
             origin.append((term, slices))
     after = graph.with_terms(terms)
-    pieces, bonds, taken = [], [], []
-    for term, (before, slices) in zip(terms, origin, strict=True):
-        for core in before.cores:
-            entries = tuple(slices.get(edge) for edge in core.edges)
-            source = Source(graph.qualified(before, core.name), core.edges, entries)
-            pieces.append(Piece(after.qualified(term, core.name), core.edges, (source,)))
+    pieces: list[Piece] = []
+    bonds: dict[str, str] = {}
+    taken: dict[str, tuple[int, ...]] = {}
+    for term, (before, slices) in zip(after.terms, origin, strict=True):
+        for core in term.cores:
+            if not core.tied:
+                entries = tuple(slices.get(edge) for edge in core.edges)
+                source = Source(graph.nodes[graph.qualified(before, core.name)], core.edges, entries)
+                pieces.append(Piece(after.qualified(term, core.name), core.edges, (source,)))
         for name, indices in slices.items():
-            bonds.append((after.qualified(term, name), graph.qualified(before, name)))
-            taken.append((after.qualified(term, name), indices))
-    return Rewrite(after, tuple(pieces), tuple(bonds), tuple(taken))
+            bonds.setdefault(after.bond_name(term, name), graph.bond_name(before, name))
+            taken.setdefault(after.bond_name(term, name), indices)
+    return Rewrite(after, tuple(pieces), tuple(bonds.items()), tuple(taken.items()))
+
+
+def _no_bond(graph: Graph, what: str, name: str) -> Problem:
+    """The problem of a name that is none of a bond, or that of a bond that follows another."""
+    names = {graph.qualified(term, bond.name): (term, bond.name) for term in graph.terms for bond in term.bonds}
+    if name in names:
+        first = graph.bond_name(*names[name])
+        text = f"{what} names bond '{name}', which tied cores make one with '{first}'."
+        return Problem(text, f"Name '{first}': the others follow.")
+    text = f"{what} names bond '{name}', which the graph does not have."
+    return Problem(text, f"Bonds: {listing(list(graph.bonds))}.{nearest(name, graph.bonds)}")
 
 
 def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
@@ -117,8 +131,7 @@ def _checked(graph: Graph, keep: Keep) -> dict[str, tuple[int, ...]]:
     problems = []
     for name, indices in keep.items():
         if name not in sizes:
-            text = f"keep names bond '{name}', which the graph does not have."
-            problems.append(Problem(text, f"Bonds: {listing(list(sizes))}.{nearest(name, sizes)}"))
+            problems.append(_no_bond(graph, "keep", name))
             continue
         numbers = list(map(as_int, indices))
         taken = tuple(filter(is_int, numbers))
@@ -180,16 +193,16 @@ def _reshaped(
     graph: Graph, change: Callable[[Term], Term], joined: Mapping[tuple[str, str], tuple[str, ...]] | None = None
 ) -> Rewrite:
     """A rewrite that changes terms one by one and keeps every slice."""
-    terms = tuple(map(change, graph.terms))
-    after = graph.with_terms(terms)
-    pieces, bonds = [], []
-    for before, term in zip(graph.terms, terms, strict=True):
+    after = graph.with_terms(tuple(map(change, graph.terms)))
+    pieces: list[Piece] = []
+    bonds: dict[str, str] = {}
+    for before, term in zip(graph.terms, after.terms, strict=True):
         cores = {core.name: core for core in before.cores}
-        for core in term.cores:
+        for core in (core for core in term.cores if not core.tied):
             names = (joined or {}).get((term.name, core.name), (core.name,))
             sources = tuple(
                 Source(
-                    graph.qualified(before, name),
+                    graph.nodes[graph.qualified(before, name)],
                     cores[name].edges,
                     (None,) * len(cores[name].edges),
                     cores[name].conj != core.conj,
@@ -197,9 +210,10 @@ def _reshaped(
                 for name in names
             )
             pieces.append(Piece(after.qualified(term, core.name), core.edges, sources))
-        bonds += [(after.qualified(term, bond.name), graph.qualified(before, bond.name)) for bond in term.bonds]
-    taken = tuple((now, tuple(range(graph.bonds[was].size))) for now, was in bonds)
-    return Rewrite(after, tuple(pieces), tuple(bonds), taken)
+        for bond in term.bonds:
+            bonds.setdefault(after.bond_name(term, bond.name), graph.bond_name(before, bond.name))
+    taken = tuple((now, tuple(range(graph.bonds[was].size))) for now, was in bonds.items())
+    return Rewrite(after, tuple(pieces), tuple(bonds.items()), taken)
 
 
 def unconjugated(graph: Graph) -> Graph:
@@ -227,12 +241,15 @@ def conjugated(graph: Graph, names: Collection[str]) -> Graph:
 def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
     """Pairs of neighboring cores of a term whose merger holds fewer numbers, and how many fewer, the most first.
 
-    A core without edges is a neighbor of every other.
+    A core without edges is a neighbor of every other. Cores that are one tensor in several places stay apart.
     """
     pairs = []
+    uses = Counter(graph.nodes.values())
     for term in graph.terms:
         sizes = graph.sizes(term)
         for first, second in _neighbors(term):
+            if any(uses[graph.nodes[graph.qualified(term, core.name)]] > 1 for core in (first, second)):
+                continue
             edges, _ = _merged_edges(term, first, second)
             before = sum(prod(sizes[edge] for edge in core.edges) for core in (first, second))
             saved = before - prod(sizes[edge] for edge in edges)
@@ -244,7 +261,8 @@ def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
 def _neighbors(term: Term) -> list[tuple[Core, Core]]:
     """The pairs of cores that share an edge, or of which one has none, in the order of the cores."""
     place = {core.name: at for at, core in enumerate(term.cores)}
-    pairs = {(place[one], place[other]) for cores in term.ends().values() for one, other in combinations(cores, 2)}
+    ends = (dict.fromkeys(cores) for cores in term.ends().values())
+    pairs = {(place[one], place[other]) for cores in ends for one, other in combinations(cores, 2)}
     for at, core in enumerate(term.cores):
         if not core.edges:
             pairs |= {(min(at, other), max(at, other)) for other in range(len(term.cores)) if other != at}

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from math import prod
 
 from tnmars.errors import Problem, closest, listing, nearest, plural
-from tnmars.graph import layer_rules
+from tnmars.graph import layer_rules, ties
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, Kind, Role
 from tnmars.graph.parts import MAX_ENTRIES, Core, Edge, Term, flat_size
@@ -41,7 +41,13 @@ def problems(fields: Fields) -> list[Problem]:
     if parts > MAX_PARTS:
         text = f"the graph has {parts:,} modes, bonds and cores, but must have at most {MAX_PARTS:,}."
         return [Problem(text, "Split the layer, or use fewer terms.")]
-    every = chain(_modes(kind, fields), _terms(fields), _shared(fields), layer_rules.problems(kind, fields))
+    every = chain(
+        _modes(kind, fields),
+        _terms(fields),
+        ties.problems(fields),
+        _shared(fields),
+        layer_rules.problems(kind, fields),
+    )
     return list(islice(every, MAX_PROBLEMS))
 
 
@@ -127,7 +133,7 @@ def _term(term: Term, fields: Fields, excused: set[str]) -> Iterator[Problem]:
             yield from _bond(name, ends[name])
     yield from _undeclared(term, sizes)
     for core in term.cores:
-        yield from _core(core, sizes)
+        yield from _core(core, sizes, modes)
     for mode in fields.modes:
         if mode.name not in excused:
             yield from _mode(mode, ends.get(mode.name, ()), fields, term.name if len(fields.terms) > 1 else "")
@@ -143,7 +149,8 @@ def _bond(name: str, cores: tuple[str, ...]) -> Iterator[Problem]:
     elif len(cores) == 1:
         yield Problem(
             f"bond '{name}' touches only core '{cores[0]}'; a bond joins at least two cores.",
-            f"To leave it open, declare it as a mode. To join another core, add '{name}' to that core's edges.",
+            f"To leave it open, declare it as a mode. To join another core, add '{name}' to that core's edges; for a "
+            "trace, list it twice.",
             path=("bonds", name),
         )
 
@@ -163,7 +170,14 @@ def _undeclared(term: Term, sizes: Mapping[str, int]) -> Iterator[Problem]:
                 )
 
 
-def _core(core: Core, sizes: Mapping[str, int]) -> Iterator[Problem]:
+def _core(core: Core, sizes: Mapping[str, int], modes: Mapping[str, Edge]) -> Iterator[Problem]:
+    for at, edge in enumerate(core.edges):
+        if edge in modes and edge in core.edges[:at]:
+            yield Problem(
+                f"core '{core.name}' lists mode '{edge}' twice.",
+                "Only a bond may be on a core twice: that is a trace.",
+                path=("cores", core.name, at),
+            )
     if prod(sizes.get(edge, 1) for edge in core.edges) > MAX_ENTRIES:
         yield Problem(
             f"core '{core.name}' would have more than 2^63 - 1 entries.",
@@ -182,9 +196,10 @@ def _mode(mode: Edge, cores: tuple[str, ...], fields: Fields, term: str) -> Iter
             "Every term must have each mode on one of its cores: add it to a core, or remove it.",
             path,
         )
-    elif len(cores) > 1 and mode.name not in fields.shared and mode.role is not Role.GROUP:
+    elif len(set(cores)) > 1 and mode.name not in fields.shared and mode.role is not Role.GROUP:
         yield Problem(
-            f"mode '{mode.name}' is on {plural(len(cores), 'core')}{of}: {listing(cores)}; a mode belongs to one core.",
+            f"mode '{mode.name}' is on {plural(len(set(cores)), 'core')}{of}: {listing(list(dict.fromkeys(cores)))}; "
+            "a mode belongs to one core.",
             "To join the cores, use a bond. If each value of the mode should select a slice of all of them "
             f"(block-diagonal, Monarch), declare it: shared: [{mode.name}].",
             path,

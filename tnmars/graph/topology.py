@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -162,8 +163,11 @@ def isomorphic(a: Graph, b: Graph) -> bool:
 
     Names of cores, terms, edges and data axes do not count. What decides about results does: kind, options, sizes,
     roles, the order of modes within a role (it says how an axis is split), and the names of inputs, which callers use.
+    Graphs with tied cores must be equal, names included.
     """
     check_arguments(isomorphic, locals())
+    if any(core.tied for graph in (a, b) for term in graph.terms for core in term.cores):
+        return a == b
     return _frame(a) == _frame(b) and _same_terms(a, b)
 
 
@@ -180,7 +184,7 @@ def _frame(graph: Graph) -> tuple[object, ...]:
         tuple(names[name] for name in graph.shared),
         graph.features,
         graph.kernel_size,
-        tuple((operand.name, numbered(operand.axes)) for operand in graph.inputs),
+        tuple((operand.name, numbered(operand.axes), operand.same) for operand in graph.inputs),
         numbered(graph.output),
         graph.options,
     )
@@ -210,8 +214,10 @@ def _colored(graph: Graph, term: Term) -> tuple[list[str], nx.Graph[Node]]:
 
     seen = view(graph, term)
     modes = {mode.name: at for at, mode in enumerate(graph.modes)}
+    edges = {core.name: core.edges for core in term.cores}
     for (what, name), data in seen.nodes(data=True):
-        data["start"] = repr((what, data["size"], modes.get(name) if what == "edge" else None))
+        traces = sorted(Counter(edges[name]).values())[::-1] if what == "core" else None
+        data["start"] = repr((what, data["size"], modes.get(name) if what == "edge" else traces))
     rounds = nx.weisfeiler_lehman_subgraph_hashes(seen, node_attr="start", iterations=4)
     for node, history in rounds.items():
         seen.nodes[node]["color"] = history[-1]

@@ -184,6 +184,8 @@ def arranged(layer: TNModule, layout: Layout, term: int = 0) -> dict[str, Tensor
     graph = layer.graph
     modes = {mode.name for mode in graph.modes}
     own = graph.terms[term]
+    if not graph.is_plain:
+        return None
     places = _by_modes(layout, modes)
     cores = _by_modes({core.name: core.edges for core in own.cores}, modes)
     if places is None or cores is None or places.keys() != cores.keys():

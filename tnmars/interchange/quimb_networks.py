@@ -134,6 +134,10 @@ def to_quimb(layer: TNModule) -> Any:
         text = f"the graph is a sum of {plural(len(graph.terms), 'term')}, but a network of quimb is one product."
         raise TnmarsError(Problem(text, "Convert one term at a time."))
     (term,) = graph.terms
+    traced = [core.name for core in term.cores if core.has_trace]
+    if traced:
+        text = f"core '{traced[0]}' has a trace, and a tensor of quimb has each index once."
+        raise TnmarsError(Problem(text, "Compile a graph without the trace."))
     tensors = []
     for core in term.cores:
         held = layer.cores.get(core.name).detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,8 +14,14 @@ from tnmars.errors import Problem, ShapeError, TnmarsError
 class Cores(nn.Module):
     """Holds cores by name: `cores.G1`, or `cores.t1.G1`. Any identifier is a name here, also `type` or `forward`."""
 
-    def __init__(self, values: Mapping[str, nn.Parameter] | None = None):
+    _tied: Mapping[str, str] = MappingProxyType({})
+    """For the name of each core that is tied to another, that of the other."""
+
+    def __init__(self, values: Mapping[str, nn.Parameter] | None = None, nodes: Mapping[str, str] | None = None):
         super().__init__()
+        tied = {name: held for name, held in (nodes or {}).items() if name != held}
+        if tied:
+            self.__dict__["_tied"] = tied
         for name, value in (values or {}).items():
             self.put(name, value)
 
@@ -78,7 +85,7 @@ class Cores(nn.Module):
         return holder._parameters, last
 
     def _holder(self, name: str) -> tuple[Cores, str]:
-        first, _, rest = name.partition(".")
+        first, _, rest = self._tied.get(name, name).partition(".")
         if not rest:
             return self, first
         child = self._modules[first]

@@ -42,6 +42,13 @@ def example_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype
     return kind_of(graph).examples(graph, batch, image, dtype)
 
 
+def code_inputs(graph: Graph, batch: int, image: int = 32, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    """Random inputs as the emitted code takes them: one that is in several places several times."""
+    given = example_inputs(graph, batch, image, dtype)
+    repeated = kind_of(graph).repeated
+    return given if repeated is None else repeated(graph, given)
+
+
 def dense_layer(graph: Graph, largest: float = inf) -> Callable[..., Tensor] | None:
     """Torch's own layer, as a function of weight, bias and inputs.
 

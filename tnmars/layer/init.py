@@ -58,7 +58,7 @@ def deviations(graph: Graph, target: float) -> dict[str, float]:
         sums, power = prod(bond.size for bond in term.bonds), 0.5 / len(term.cores)
         beyond = max(0, sums.bit_length() - BITS)
         deviation = (target / len(graph.terms) / (sums >> beyond)) ** power * 2.0 ** (-beyond * power)
-        found.update({graph.qualified(term, core.name): deviation for core in term.cores})
+        found.update({graph.qualified(term, core.name): deviation for core in term.cores if not core.tied})
     return found
 
 

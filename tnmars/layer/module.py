@@ -189,7 +189,7 @@ class TNModule(Shell):
         self.programs = Programs(planner, gated=bool(gates), plans=plans, place=self)
         self.opening = Opening(planner)
         self._fits, self._recent = fitting(self.graph), Recent()
-        self.cores = Cores(cores)
+        self.cores = Cores(cores, self.graph.nodes)
         for name in ("gates", "masks"):
             if name in self._modules:
                 delattr(self, name)  # torch would keep a module that is None
@@ -374,7 +374,7 @@ class TNModule(Shell):
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""
         if self.masks is not None and self.open_only and self.masks.is_drawn and is_plain():
-            cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.cores}
+            cores: dict[str, Tensor] = {name: self.cores.get(name) for name in self.graph.nodes}
             gates, is_open = self.masks.sample_open(self.logits())
             return self.opening(mode, batch, cores, self._by_bond(gates), dict(zip(self._bonds, is_open, strict=True)))
         made = self._pick(self.nominal if torch.compiler.is_compiling() else batch, mode)

@@ -60,7 +60,12 @@ class Opening:
         if key not in self._codes:
             if len(self._codes) >= MOST:
                 self._codes.clear()
-            self._codes[key] = code(_fitted(self._form(mode, batch, level), sizes), resized(graph, sizes))
+            every = {
+                graph.qualified(term, bond.name): sizes[graph.bond_name(term, bond.name)]
+                for term in graph.terms
+                for bond in term.bonds
+            }
+            self._codes[key] = code(_fitted(self._form(mode, batch, level), every), resized(graph, sizes))
         return self._codes[key]
 
     def _bucket(self, batch: int) -> int:
@@ -101,11 +106,14 @@ def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, 
     if len(counts) > MANY:
         share = max(count / len(gates[name]) for name, count in counts.items())
         counts = {name: _rounded(ceil(share * len(values)), len(values)) for name, values in gates.items()}
-    for terms in groups(graph):
-        for bond in terms[0].bonds:
-            names = [graph.qualified(term, bond.name) for term in terms]
-            most = max(counts[name] for name in names)
-            counts.update(dict.fromkeys(names, most))
+    before: dict[str, int] = {}
+    while counts != before:  # once, unless tied cores join groups of terms
+        before = dict(counts)
+        for terms in groups(graph):
+            for bond in terms[0].bonds:
+                names = [graph.bond_name(term, bond.name) for term in terms]
+                most = max(counts[name] for name in names)
+                counts.update(dict.fromkeys(names, most))
     for name, indices in found.items():
         spare = [at for at, value in enumerate(gates[name]) if not value]
         found[name] = sorted(indices + spare[: counts[name] - len(indices)])
@@ -115,8 +123,11 @@ def open_slices(graph: Graph, gates: Mapping[str, Sequence[bool]]) -> dict[str, 
 def _sizes_at(graph: Graph, share: float) -> dict[str, int]:
     """Sizes of bonds to plan for: that share of each, but at least 2, so that a plan fits any.
 
-    Terms that differ must still differ, or they would be computed together: the first bond is made wider then.
+    Terms that differ must still differ, or they would be computed together: the first bond is made wider then. Where
+    tied cores join bonds, all have their full sizes.
     """
+    if len(graph.nodes) > len(graph.cores):
+        return {name: bond.size for name, bond in graph.bonds.items()}
     found: dict[str, int] = {}
     seen: list[object] = []
     for terms in groups(graph):
@@ -124,7 +135,7 @@ def _sizes_at(graph: Graph, share: float) -> dict[str, int]:
         while (sizes, terms[0].cores) in seen:
             sizes[terms[0].bonds[0].name] += 1
         seen.append((sizes, terms[0].cores))
-        found |= {graph.qualified(term, name): size for term in terms for name, size in sizes.items()}
+        found |= {graph.bond_name(term, name): size for term in terms for name, size in sizes.items()}
     return found
 
 
@@ -136,7 +147,7 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """The graph with other sizes of its bonds."""
     terms = []
     for term in graph.terms:
-        bonds = tuple(Edge(bond.name, sizes[graph.qualified(term, bond.name)]) for bond in term.bonds)
+        bonds = tuple(Edge(bond.name, sizes[graph.bond_name(term, bond.name)]) for bond in term.bonds)
         terms.append(replace(term, bonds=bonds))
     return replace(graph, terms=tuple(terms))
 

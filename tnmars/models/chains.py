@@ -83,6 +83,8 @@ def _refusal(graph: Graph) -> str:
         return "it has no term left" if not graph.terms else f"its weight is a sum of {len(graph.terms)} terms"
     if not graph.has_torch_layer:
         return f"it has {graph.groups} groups, and nn.Linear has none"
+    if not graph.is_plain:
+        return "it has tied cores" if len(graph.nodes) > len(graph.cores) else "it has a trace"
     if len(graph.cores) > MOST:
         return f"it has {len(graph.cores)} cores, more than {MOST}"
     return ""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.layer.forward import dense_layer, example_inputs
+from tnmars.layer.forward import code_inputs, dense_layer, example_inputs
 from tnmars.layer.module import code
 from tnmars.models.curves import Choice
 from tnmars.models.sites import Site
@@ -131,9 +131,9 @@ def _times(use: Use, told: Explained) -> float:
 def _measured(graph: Graph, form: Form, use: Use) -> float:
     made = code(form)
     with torch.no_grad():
-        parts = made.fold(*(torch.randn(graph.cores[name]) for name in made.cores))
+        parts = made.fold(*(torch.randn(graph.cores[graph.nodes[name]]) for name in made.cores))
     bias = torch.zeros(graph.out_features) if graph.has_bias else None
-    return _seconds(lambda *given: made(given, bias, parts), example_inputs(graph, use.rows, use.image))
+    return _seconds(lambda *given: made(given, bias, parts), code_inputs(graph, use.rows, use.image))
 
 
 def _measured_dense(graph: Graph, use: Use) -> float:

@@ -73,8 +73,8 @@ def choices(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice
 
 def _searched(candidate: Candidate, weight: Tensor, metric: Metric) -> list[Choice]:
     """The choices of a graph that is not a tree: the order of its slices from the widest, losses from a few sizes."""
-    wide = weight.to(wide_dtype(weight.dtype))
-    norm = _norm(as_matrix(candidate.graph.kind, wide, candidate.graph.groups), metric)
+    values = weight.to(wide_dtype(weight.dtype))
+    norm = _norm(as_matrix(candidate.graph.kind, values, candidate.graph.groups), metric)
 
     def made(graph: Graph) -> tuple[Decomposed, float]:
         found = decompose(weight, graph, metric=metric, starts=1, steps=STEPS)

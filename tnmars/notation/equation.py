@@ -30,8 +30,8 @@ def einsum(equation: str, *operands: object, kind: str | None = None, name: str 
     its values has its own block of the weight. All other letters are data axes.
 
     Args:
-        equation: The operands and the result, as for `torch.einsum`, without an ellipsis. No letter stands twice on
-            one operand.
+        equation: The operands and the result, as for `torch.einsum`, without an ellipsis. On a core a letter that is
+            summed may stand twice: that is a trace.
         *operands: Nothing, if all sizes are given by letter. Else the shape of each operand or anything that has a
             shape, such as a tensor, and None for an input.
         kind: The kind of the graph: `"map"`, by default if there are inputs; `"tensor"`, by default if there are none;
@@ -89,15 +89,16 @@ def _parsed(equation: object) -> tuple[list[str], str]:
         raise GraphError(Problem(f"{equation!r} is not an einsum equation.", _EXAMPLE))
     before, _, result = text.partition("->")
     terms = before.split(",")
-    wrong = [
-        Problem(f"letter '{letter}' stands twice on '{term}' of the equation.", "A graph has no traces; rename one.")
-        for term in (*terms, result)
-        for letter in dict.fromkeys(term)
-        if term.count(letter) > 1
-    ]
-    if wrong:
-        raise GraphError(wrong)
     return terms, result
+
+
+def _repeats(parts: Iterable[str], weight: str, others: str) -> Iterator[Problem]:
+    """Letters that stand twice on an input or the result, or on a core although they are not summed there."""
+    for term in parts:
+        for letter in dict.fromkeys(term):
+            if term.count(letter) > 1 and (term not in weight.split(",") or letter in others):
+                hint = "Only a bond may stand twice, on a core: that is a trace."
+                yield Problem(f"letter '{letter}' stands twice on '{term}' of the equation.", hint)
 
 
 def _sizes(terms: Sequence[str], operands: Sequence[object], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -155,6 +156,7 @@ def _problems(
         hint = f"An operand with a letter that has no size is an input; no size: {missing}."
         yield Problem(f"equation '{equation}' has no core: every operand is an input.", hint)
         return
+    yield from _repeats((*inputs, *cores, result), ",".join(cores), "".join((*inputs, result)))
     yield from (
         Problem(f"letter '{letter}' of the result is on no operand.") for letter in result if letter not in every
     )

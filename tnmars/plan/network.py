@@ -38,6 +38,8 @@ class Leaf:
     """Whether the tensor has axes of size 1 that the labels leave out."""
     conj: bool = False
     """Whether the complex conjugates of the cores are taken."""
+    repeated: Labels = ()
+    """If a label is on several axes of a core, the labels of all axes; only their diagonal is used."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Network:
                 tuple(tuple(label for label in axis if label in solid) for axis in leaf.axes),
                 has_ones=any(label not in solid for label in leaf.labels),
                 conj=leaf.conj,
+                repeated=_repeated(tuple(label for label in leaf.repeated if label in solid)),
             )
             for leaf in self.leaves
         )
@@ -154,15 +157,17 @@ def core_leaves(graph: Graph, terms: tuple[Term, ...]) -> tuple[Leaf, ...]:
     """The stacked cores of a group of terms. Bonds are labeled by the first of them, so that groups do not clash."""
     stack = (term_label(terms),) if len(terms) > 1 else ()
     bonds = {bond.name: graph.qualified(terms[0], bond.name) for bond in terms[0].bonds}
-    return tuple(
-        Leaf(
-            tuple(graph.qualified(term, core.name) for term in terms),
-            (*stack, *(bonds.get(edge, edge) for edge in core.edges)),
-            True,
-            conj=core.conj,
-        )
-        for core in terms[0].cores
-    )
+    leaves = []
+    for core in terms[0].cores:
+        labels = (*stack, *(bonds.get(edge, edge) for edge in core.edges))
+        names = tuple(graph.qualified(term, core.name) for term in terms)
+        leaves.append(Leaf(names, tuple(dict.fromkeys(labels)), True, conj=core.conj, repeated=_repeated(labels)))
+    return tuple(leaves)
+
+
+def _repeated(labels: Labels) -> Labels:
+    """The labels if one of them is there several times, else none."""
+    return labels if len(set(labels)) < len(labels) else ()
 
 
 def sizes_of(graph: Graph, terms: tuple[Term, ...]) -> dict[str, int]:

@@ -59,9 +59,11 @@ class _Audit:
         self.form, self.graph, self.program = form, graph, form.program
         self.sizes: dict[str, int] = {}
         self.fetched: dict[tuple[str, ...], Labels] = {}
+        self.repeated: dict[tuple[str, ...], Labels] = {}
         for terms in (*nets.groups(graph), *((term,) for term in graph.terms)):
             self.sizes |= nets.sizes_of(graph, terms)
             self.fetched |= {leaf.names: leaf.labels for leaf in nets.core_leaves(graph, terms)}
+            self.repeated |= {leaf.names: leaf.repeated for leaf in nets.core_leaves(graph, terms)}
         self.data = _data_labels(graph)
         has_input = not (form.frame.strides or form.frame.dense)
         leaves = nets.layer_network(graph, graph.terms[:1], 1).leaves if has_input else ()
@@ -70,7 +72,7 @@ class _Audit:
         looked_up = [label for label, _, _ in form.frame.strides]
         self.kept = frozenset(modes if form.frame.dense else (*looked_up, *flat(nets.output_axes(graph))))
         self.taps = dict(zip(nets.flat_modes(graph, Role.KERNEL), graph.tap_groups, strict=False))
-        self.terms = {name: name.rpartition(".")[0] for name in graph.cores}
+        self.terms = {name: name.rpartition(".")[0] for name in graph.nodes}
 
     def run(self) -> None:
         """Checks everything, from the outside to the inside."""
@@ -90,7 +92,7 @@ class _Audit:
         except (AssertionError, LookupError) as error:
             wrong(f"the program of the plan is wrong: {error or 'its result is not made'}")
         made = self._sums()
-        everything = _Made(frozenset(self.graph.cores), frozenset(self.inputs))
+        everything = _Made(frozenset(self.graph.nodes), frozenset(self.inputs))
         if made[self.program.result] != everything:
             wrong("the result of the plan is not made of all cores and inputs.")
         self._result()
@@ -135,6 +137,9 @@ class _Audit:
             kept = tuple(label for label in labels if label in own)
             lost = [label for label in labels if label not in own]
             is_flat = all(len(axis) == 1 for axis in instruction.axes)
+            every = tuple(label for label in self.repeated[instruction.cores] if label in own)
+            if instruction.repeated != (every if len(set(every)) < len(every) else ()):
+                wrong(f"{instruction.out} takes another diagonal of core '{instruction.cores[0]}' than its trace has.")
             if not is_flat or kept != own or self._volume(lost) != 1 or bool(lost) != instruction.has_ones:
                 wrong(f"{instruction.out} takes core '{instruction.cores[0]}' with other axes than it has.")
             if instruction.conj != (instruction.cores[0] in self.graph.conjugated):

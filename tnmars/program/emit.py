@@ -151,8 +151,9 @@ def _function(name: str, arguments: Sequence[str], body: Sequence[str]) -> list[
 
 def _fetch(writer: Writer, entry: Fetch) -> list[str]:
     weights = [writer.arguments["core", core] for core in entry.cores]
-    shape = f".reshape({writer.shape(entry.axes)})" if entry.has_ones else ""
-    shape += ".conj()" if entry.conj else ""
+    given = tuple((label,) for label in entry.repeated) or entry.axes
+    shape = f".reshape({writer.shape(given)})" if entry.has_ones else ""
+    shape += _diagonals(entry.repeated) + (".conj()" if entry.conj else "")
     comment = f"  # {' '.join(entry.cores)}"
     if len(weights) > 1:
         return [f"{entry.out} = torch.stack({listed(weights)}){shape}{comment}"]
@@ -160,6 +161,22 @@ def _fetch(writer: Writer, entry: Fetch) -> list[str]:
         return [f"{entry.out} = {weights[0]}{shape}{comment}"]
     writer.aliases[entry.out] = weights[0]
     return []
+
+
+def _diagonals(labels: Labels) -> str:
+    """The calls that leave one axis for each label, where it first is.
+
+    >>> _diagonals(("r", "i", "r"))
+    '.diagonal(0, 0, 2).movedim(-1, 0)'
+    """
+    left, calls = list(labels), ""
+    for label in dict.fromkeys(labels):
+        while left.count(label) > 1:
+            first = left.index(label)
+            second = left.index(label, first + 1)
+            calls += f".diagonal(0, {first}, {second}).movedim(-1, {first})"
+            del left[second]
+    return calls
 
 
 def _receive(writer: Writer, entry: Receive) -> list[str]:

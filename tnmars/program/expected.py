@@ -32,8 +32,8 @@ def parameter_terms(graph: Graph) -> tuple[Monomial, ...]:
     found: dict[tuple[str, ...], int] = {}
     modes = {mode.name: mode.size for mode in graph.modes}
     for term in graph.terms:
-        for core in term.cores:
-            bonds = tuple(graph.qualified(term, edge) for edge in core.edges if edge not in modes)
+        for core in (core for core in term.cores if not core.tied):
+            bonds = tuple(graph.bond_name(term, edge) for edge in core.edges if edge not in modes)
             found[bonds] = found.get(bonds, 0) + prod(modes[edge] for edge in core.edges if edge in modes)
     return tuple((factor, bonds) for bonds, factor in found.items())
 
@@ -42,7 +42,9 @@ def parameter_terms(graph: Graph) -> tuple[Monomial, ...]:
 def mac_terms(graph: Graph, form: Form, batch: int) -> tuple[Monomial, ...]:
     """The multiply-adds of a form for a batch, as a polynomial in the sizes of the bonds; stacked terms one by one."""
     found: dict[tuple[str, ...], int] = {}
-    sizes = {name: bond.size for name, bond in graph.bonds.items()}
+    every = [(term, bond) for term in graph.terms for bond in term.bonds]
+    sizes = {graph.qualified(term, bond.name): bond.size for term, bond in every}
+    names = {graph.qualified(term, bond.name): graph.bond_name(term, bond.name) for term, bond in every}
     stacks = {term_label(terms): terms for terms in groups(graph)}
     for entry in measure(form, batch=batch):
         if not entry.work.macs:
@@ -52,7 +54,7 @@ def mac_terms(graph: Graph, form: Form, batch: int) -> tuple[Monomial, ...]:
         factor = entry.work.macs // prod(sizes[label] for label in used)
         stack = next((stacks[label] for label in labels if label in stacks and len(stacks[label]) > 1), ())
         for term in stack or (None,):
-            bonds = tuple(label if term is None else _of_term(graph, label, term) for label in used)
+            bonds = tuple(names[label if term is None else _of_term(graph, label, term)] for label in used)
             found[bonds] = found.get(bonds, 0) + factor // max(len(stack), 1)
     return tuple((factor, bonds) for bonds, factor in found.items())
 

@@ -18,7 +18,7 @@ from tnmars.program.program import Program
 
 @lru_cache(maxsize=512)
 def homes(graph: Graph) -> dict[str, tuple[tuple[str, str], ...]]:
-    """For each core that scales, its bonds: as (edge on the core, qualified name of the bond)."""
+    """For each core that scales, its bonds: as (qualified name, name of the gate among the graph's bonds)."""
     found: dict[str, list[tuple[str, str]]] = {}
     for term in graph.terms:
         sizes = {core.name: prod(graph.shape(term, core)) for core in term.cores}
@@ -26,7 +26,8 @@ def homes(graph: Graph) -> dict[str, tuple[tuple[str, str], ...]]:
         for bond, ends in term.ends().items():
             if bond in bonds:
                 home = min(ends, key=sizes.__getitem__)
-                found.setdefault(graph.qualified(term, home), []).append((bond, graph.qualified(term, bond)))
+                pair = (graph.qualified(term, bond), graph.bond_name(term, bond))
+                found.setdefault(graph.qualified(term, home), []).append(pair)
     return {core: tuple(held) for core, held in found.items()}
 
 
@@ -47,7 +48,7 @@ def _scale(fetch: Fetch, raw: Name, where: dict[str, tuple[tuple[str, str], ...]
     """The scaling of a core, or of equal cores of several terms, whose bonds are labeled as the first term's."""
     labels = {label for axis in fetch.axes for label in axis}
     gates = []
-    for at, (_, first) in enumerate(where[fetch.cores[0]]):
+    for at, (first, _) in enumerate(where[fetch.cores[0]]):
         names = tuple(where[core][at][1] for core in fetch.cores)
         gates.append((first if first in labels else "", names))
     return Scale(fetch.out, fetch.axes, raw, tuple(gates))

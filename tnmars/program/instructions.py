@@ -19,12 +19,13 @@ from tnmars.program.base import Instruction, Name, Site, Sizes, Work, names
 
 @dataclass(frozen=True)
 class Fetch(Instruction):
-    """A core, or equal cores of several terms stacked along the first axis; without its axes of size 1."""
+    """A core, or equal cores stacked, without axes of size 1; the diagonal of axes whose label is `repeated`."""
 
     cores: tuple[str, ...]
     has_ones: bool = False
     conj: bool = field(default=False, metadata={"is_later": True})
     """Whether its complex conjugate is taken."""
+    repeated: Labels = field(default=(), metadata={"is_later": True})
 
     is_leaf = True
     is_shown = False
@@ -39,7 +40,8 @@ class Fetch(Instruction):
         return prices.stack(model, prod(self.extents(site.after)), grad=grad)
 
     def detail(self) -> str:
-        return " ".join(self.cores) + (" conj" if self.conj else "")
+        words = " ".join(self.cores) + (" conj" if self.conj else "")
+        return words + (f", diagonal of [{', '.join(self.repeated)}]" if self.repeated else "")
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,11 @@ class Scale(Instruction):
 
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         """Each bond's gates occur once, one for each of the stacked cores; a bond of size 1 may have no axis."""
-        core = read[0]
+        core, labels = read[0], [(label,) for label, _ in self.gates if label]
         if not isinstance(core, Fetch) or self.axes != core.axes:
             return False
-        gates = self.takes_gates
-        on_axes = all(not label or (label,) in core.axes for label, _ in self.gates)
-        return on_axes and len(set(gates)) == len(gates) == len(self.gates) * len(core.cores)
+        on_axes = {*labels} <= {*core.axes} and len({*labels}) == len(labels)
+        return on_axes and all(len(names) == len(core.cores) for _, names in self.gates)
 
     def work(self, site: Site) -> Work:
         out = prod(self.extents(site.after))

@@ -80,7 +80,7 @@ class Lowering:
         leaf = self.network.leaves[step.leaf]
         axes = tuple((label,) for label in step.order)
         if leaf.is_core:
-            return self._add(Fetch(self._next(), axes, leaf.names, leaf.has_ones, leaf.conj))
+            return self._add(Fetch(self._next(), axes, leaf.names, leaf.has_ones, leaf.conj, leaf.repeated))
         return self._add(Receive(self._next(), leaf.axes, leaf.names[0]))
 
     def _product(self, step: Product) -> Lowered:

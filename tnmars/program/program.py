@@ -64,7 +64,7 @@ class Program:
     @property
     def gates(self) -> tuple[str, ...]:
         """The qualified names of the bonds whose gates are multiplied in, in order."""
-        return tuple(name for entry in self.fold for name in entry.takes_gates)
+        return tuple(dict.fromkeys(name for entry in self.fold for name in entry.takes_gates))
 
     def __getstate__(self) -> dict[str, object]:
         """The fields alone: what is cached differs between processes, as hashes do."""

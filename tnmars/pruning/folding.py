@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from tnmars.errors import Problem, TnmarsError
+from tnmars.graph import Graph
 from tnmars.graph.rewrite import Keep
 from tnmars.layer.distributed import whole
 from tnmars.layer.module import TNModule
@@ -37,13 +39,40 @@ def fold_factors(layer: TNModule, kept: Keep, shut: Keep) -> dict[str, Tensor]:
         gates[name] = values.to(real_dtype(layer.dtype)).masked_fill(is_dropped, 1.0)
         gates[name][list(shut.get(name, ()))] = 0.0
     factors: dict[str, Tensor] = {}
-    for core, held in homes(graph).items():
-        bonds = [bond for _, bond in held if not bool((gates[bond] == 1.0).all())]
-        for bond in bonds:
-            along = [-1 if other == bond else 1 for other in graph.bonds_of(core)]
-            factor = gates[bond].reshape(along)
+    for (core, axis), (bond, power) in _places(graph).items():
+        if not bool((gates[bond] == 1.0).all()):
+            if power == 0.0:
+                text = f"bonds that tied cores make one with '{bond}' have different numbers of ends, so their gates"
+                fix = "Use a selector whose kept gates are 1, such as GaussianGates(fold=False), or keep_gates=True."
+                raise TnmarsError(Problem(f"{text} cannot be multiplied into the cores. Nothing was changed.", fix))
+            along = [-1 if at == axis else 1 for at in range(len(graph.cores[core]))]
+            factor = (gates[bond] if power == 1.0 else gates[bond].pow(power)).reshape(along)
             factors[core] = factors[core] * factor if core in factors else factor
     return factors
+
+
+def _places(graph: Graph) -> dict[tuple[str, int], tuple[str, float]]:
+    """The axes of cores that a cut multiplies by gates: core and axis, with the gate's bond and its power.
+
+    A core in several places is multiplied in all of them. So in a graph with tied cores all ends of a bond take a root
+    of its gate. The power is 0 if that cannot be, because bonds with one gate have different numbers of ends.
+    """
+    if len(graph.nodes) == len(graph.cores):
+        return {
+            (core, graph.edges_of(core).index(name.rpartition(".")[2])): (bond, 1.0)
+            for core, held in homes(graph).items()
+            for name, bond in held
+        }
+    ends: dict[str, set[int]] = {}
+    for term in graph.terms:
+        for bond in term.bonds:
+            ends.setdefault(graph.bond_name(term, bond.name), set()).add(len(term.ends()[bond.name]))
+    return {
+        (core, axis): (bond, 1.0 / min(ends[bond]) if len(ends[bond]) == 1 else 0.0)
+        for core in graph.cores
+        for axis, bond in enumerate(graph.bonds_of(core))
+        if bond
+    }
 
 
 def folded(cores: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -129,6 +129,10 @@ def _rewrite(graph: Graph, name: str, asked: object) -> Rewrite:
         if isinstance(asked, int):
             sizes = {bond: max(size, graph.bonds[bond].size) for bond, size in sizes.items()}
         found = widen(graph, sizes)
+        for bond, every in _ends(found).items():
+            if any(len(set(own)) == 1 for own in every):
+                text = f"bond '{bond}' joins an axis of a core to itself, so slices that start at 0 would not train."
+                raise TnmarsError(Problem(text, "Compile the graph with the size that you want."))
     except TnmarsError as error:
         raise TnmarsError(f"layer '{name}': {error}\n  Nothing was changed.") from None
     return replace(found, graph=found.graph.with_origin(graph.origin))
@@ -145,14 +149,29 @@ def _new(rewrite: Rewrite) -> dict[str, list[int]]:
     return {bond: places for bond, places in found.items() if places}
 
 
-def _ends(rewrite: Rewrite) -> dict[str, list[tuple[str, int]]]:
-    """For each bond that is wider its cores and axes; at the last of them new slices are 0."""
-    wide = _new(rewrite)
-    found: dict[str, list[tuple[str, int]]] = {bond: [] for bond in wide}
-    for core in rewrite.graph.cores:
-        for axis, bond in enumerate(rewrite.graph.bonds_of(core)):
-            if bond in wide:
-                found[bond].append((core, axis))
+def _ends(rewrite: Rewrite) -> dict[str, list[list[tuple[str, int]]]]:
+    """For each bond that is wider its cores and axes; those of all bonds that tied cores make one with it."""
+    wide, graph = _new(rewrite), rewrite.graph
+    found: dict[str, list[list[tuple[str, int]]]] = {bond: [] for bond in wide}
+    for term in graph.terms:
+        for bond in term.bonds:
+            name = graph.bond_name(term, bond.name)
+            if name in wide:
+                axes = ((core, at) for core in term.cores for at, edge in enumerate(core.edges) if edge == bond.name)
+                found[name].append([(graph.nodes[graph.qualified(term, core.name)], at) for core, at in axes])
+    return found
+
+
+def _zeros(ends: list[list[tuple[str, int]]]) -> list[tuple[str, int]]:
+    """The cores and axes where new slices are 0, so that every bond has one: its last, unless it has one already.
+
+    >>> _zeros([[("A", 1), ("G", 0)], [("G", 2), ("G", 0)], [("G", 2), ("B", 0)]])
+    [('G', 0), ('B', 0)]
+    """
+    found: list[tuple[str, int]] = []
+    for own in ends:
+        if not set(own) & set(found):
+            found.append(own[-1])
     return found
 
 
@@ -161,23 +180,26 @@ def _fill_(
 ) -> None:
     """Random numbers in all new slices, then zeros at one end of each bond."""
     new, ends = _new(rewrite), _ends(rewrite)
-    for bond, places in ends.items():
-        for core, axis in places[:-1]:
+    for bond, every in ends.items():
+        places = dict.fromkeys(place for own in every for place in own)
+        zeros = _zeros(every)
+        for core, axis in (place for place in places if place not in zeros):
             value = values[core]
             index = torch.tensor(new[bond], device=value.device)
             shape = [len(index) if at == axis else size for at, size in enumerate(value.shape)]
             drawn = torch.randn(shape, generator=random, dtype=wide_dtype(value.dtype)) * sizes[core]
             value.index_copy_(axis, index, drawn.to(value))
-    for bond, places in ends.items():
-        core, axis = places[-1]
-        values[core].index_fill_(axis, torch.tensor(new[bond], device=values[core].device), 0.0)
+    for bond, every in ends.items():
+        for core, axis in _zeros(every):
+            values[core].index_fill_(axis, torch.tensor(new[bond], device=values[core].device), 0.0)
 
 
 def _align_(rewrite: Rewrite, values: dict[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
     """Turns the new slices of bonds with two ends along the leading directions of the gradient, at their old size."""
     new, ends = _new(rewrite), _ends(rewrite)
-    for bond, places in ends.items():
-        if len(places) != 2:
+    for bond, every in ends.items():
+        places = every[0]
+        if len(every) > 1 or len(dict(places)) != 2:
             continue
         core, axis = places[0]
         matrix = gradients[core].movedim(axis, -1)

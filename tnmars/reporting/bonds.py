@@ -90,14 +90,16 @@ def _old(graph: Graph, term: Term, left: Term | None, gates: Mapping[str, BondGa
     sizes = {bond.name: bond.size for bond in left.bonds} if left else {}
     places = homes(term, left) if left else {}
     ends = term.ends()
-    own = {bond.name: gates.get(graph.qualified(term, bond.name), BondGates((), ())) for bond in term.bonds}
+    own = {bond.name: gates.get(graph.bond_name(term, bond.name), BondGates((), ())) for bond in term.bonds}
     is_shut = any(gate.is_kept and not any(gate.is_kept) for gate in own.values())
     for bond in term.bonds:
+        if graph.bond_name(term, bond.name) != graph.qualified(term, bond.name):
+            continue  # tied cores make it one with another
         gate = own[bond.name]
         at = {places.get(core, "") for core in ends[bond.name]}
         yield Bond(
             change=BondChange(
-                graph.qualified(term, bond.name),
+                graph.bond_name(term, bond.name),
                 before=bond.size,
                 after=sizes.get(bond.name),
                 useful=useful_size(graph, term, bond.name) if has_bounds(graph) else None,
@@ -117,5 +119,7 @@ def _new(graph: Graph) -> Iterator[Bond]:
     """The bonds after, as if none had been there before."""
     for term in graph.terms:
         for bond in term.bonds:
-            change = BondChange(graph.qualified(term, bond.name), before=None, after=bond.size)
+            if graph.bond_name(term, bond.name) != graph.qualified(term, bond.name):
+                continue
+            change = BondChange(graph.bond_name(term, bond.name), before=None, after=bond.size)
             yield Bond(change, term.name, bond.name, term.ends()[bond.name])

@@ -189,13 +189,14 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
 
 def _sizes_left(graph: Graph, live: Mapping[str, int]) -> dict[str, int]:
     """How many entries of each core are left if bonds are cut to these sizes; 0 for a term with an empty bond."""
-    left = {}
+    left: dict[str, int] = dict.fromkeys(graph.cores, 0)
     for term in graph.terms:
-        sizes = {bond.name: live[graph.qualified(term, bond.name)] for bond in term.bonds}
+        sizes = {bond.name: live[graph.bond_name(term, bond.name)] for bond in term.bonds}
         is_gone = not all(sizes.values())
         for core in term.cores:
             entries = prod(sizes.get(edge, graph.sizes(term)[edge]) for edge in core.edges)
-            left[graph.qualified(term, core.name)] = 0 if is_gone else entries
+            held = graph.nodes[graph.qualified(term, core.name)]  # a tied core is left if it is in one place
+            left[held] = max(left[held], 0 if is_gone else entries)
     return left
 
 
@@ -233,7 +234,7 @@ def _bounds(graph: Graph) -> dict[str, int]:
     if not has_bounds(graph):
         return {}
     return {
-        graph.qualified(term, bond.name): useful_size(graph, term, bond.name)
+        graph.bond_name(term, bond.name): useful_size(graph, term, bond.name)
         for term in graph.terms
         for bond in term.bonds
     }

@@ -52,8 +52,9 @@ class FrozenLayer(Shell):
             parts = layer.folded(form)
         # another form has other parts, which may have the same shapes: their names tell them apart
         digest = sha256(self._code.source.encode()).hexdigest()[:8]
-        self._names = [f"part{at}_{digest}" for at in range(len(parts))]
-        for name, part in zip(self._names, parts, strict=True):
+        first = {id(part): at for at, part in reversed(list(enumerate(parts)))}  # a core in several places, once
+        self._names = [f"part{first[id(part)]}_{digest}" for part in parts]
+        for name, part in dict(zip(self._names, parts, strict=True)).items():
             whole = part.detach().resolve_conj()
             self.register_buffer(name, whole.clone(memory_format=torch.contiguous_format))
 
@@ -98,7 +99,7 @@ class FrozenLayer(Shell):
 
     @property
     def is_table(self) -> bool:
-        return len(self._names) == 1
+        return len(set(self._names)) == 1
 
     @property
     def source(self) -> str:

@@ -107,10 +107,10 @@ def _text(layer: TNModule) -> Text:
     kind = kind_of(graph)
     assert weight is not None
     if layer.is_rebuilt:
-        return Text(_cores(layer, weight, [_whole(weight)]), _WEIGHT)
+        return Text(_cores(layer, weight, [_whole(weight)]), _taking(_WEIGHT, layer, weight))
     made = code(layer.plan("train", layer.nominal))
     emitted = _functions(made)
-    forward = indent(kind.source(graph, weight.cores), "    ")
+    forward = indent(kind.source(graph, _held(layer, weight)), "    ")
     if "whole(" in forward:
         emitted.append(_whole(weight))
     functions = _cores(layer, made, emitted)
@@ -118,12 +118,24 @@ def _text(layer: TNModule) -> Text:
         bias=f"nn.Parameter(torch.empty({graph.out_features}, **where))" if graph.has_bias else "None",
         forward=forward,
     )
-    return Text(functions, written)
+    return Text(functions, _taking(written, layer, made))
+
+
+def _held(layer: TNModule, made: Code) -> tuple[str, ...]:
+    """The names of the parameters that some code takes, in order; that of a core in several places several times."""
+    return tuple(layer.graph.nodes[name] for name in made.cores)
+
+
+def _taking(text: str, layer: TNModule, made: Code) -> str:
+    """The text of a layer that takes its cores in order, where a core in several places is taken several times."""
+    held = _held(layer, made)
+    return text if len(set(held)) == len(held) else text.replace("for name in CORES]", f"for name in {held}]")
 
 
 def _cores(layer: TNModule, made: Code, functions: Sequence[str]) -> str:
     """The table of the cores that some code takes, and functions."""
-    shapes = "".join(f'    "{name}": {layer.graph.cores[name]},\n' for name in made.cores)
+    held = dict.fromkeys(_held(layer, made))
+    shapes = "".join(f'    "{name}": {layer.graph.cores[name]},\n' for name in held)
     return _CORES.format(shapes=shapes, functions="\n\n\n".join(functions))
 
 

@@ -49,7 +49,7 @@ class LayerSlices:
 
     def _spare_terms(self) -> list[list[str]]:
         """The bonds of terms that may go: all have size 1, and another term is left."""
-        own = [[self.graph.qualified(term, bond.name) for bond in term.bonds] for term in self.graph.terms]
+        own = [[self.graph.bond_name(term, bond.name) for bond in term.bonds] for term in self.graph.terms]
         left = [bonds for bonds in own if all(self.sizes[bond] for bond in bonds)]
         if len(left) < 2:
             return []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.decomposing.canonical import canonical
+from tnmars.decomposing.tensors import check_plain
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones
@@ -44,6 +45,7 @@ def open_layers(model: nn.Module) -> dict[str, TNModule]:
             raise TnmarsError(Problem(text, "Compile it without a selector, or prune it by its gates: prune(model)."))
         if layer.graph.bonds and all(layer.cores.get(core).requires_grad for core in layer.graph.cores):
             check_cores(model, name, layer)
+            check_plain(layer.graph, f"a canonical form of layer '{name}', which decides what is cut,")
             found[name] = layer
     if not found:
         text = "the model has no compiled layer with ranks to choose. Nothing was changed."
@@ -89,7 +91,7 @@ class Shrunk:
         for name, first in self.first.items():
             now = {term.name: term.bond_sizes for term in {**self.fixed, **self.graphs}[name].terms}
             found[name] = {
-                first.qualified(term, bond.name): now[term.name].get(bond.name, 1) if term.name in now else 0
+                first.bond_name(term, bond.name): now[term.name].get(bond.name, 1) if term.name in now else 0
                 for term in first.terms
                 for bond in term.bonds
             }
@@ -239,7 +241,7 @@ def _least(graph: Graph) -> dict[str, int]:
     best = ones
     for term in graph.terms:
         gone = {
-            graph.qualified(other, bond.name): 0 for other in graph.terms if other is not term for bond in other.bonds
+            graph.bond_name(other, bond.name): 0 for other in graph.terms if other is not term for bond in other.bonds
         }
         sizes = {**ones, **gone}
         best = min(best, sizes, key=lambda sizes: parameters(graph, sizes))

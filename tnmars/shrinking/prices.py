@@ -151,13 +151,14 @@ def parameters(graph: Graph, sizes: Sizes) -> int:
     >>> parameters(tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4), {"r": 2})
     22
     """
-    found = 0
+    held: dict[str, int] = {}
     for term in graph.terms:
-        own = {bond.name: sizes[graph.qualified(term, bond.name)] for bond in term.bonds}
+        own = {bond.name: sizes[graph.bond_name(term, bond.name)] for bond in term.bonds}
         if all(own.values()):
             every = {**graph.sizes(term), **own}
-            found += sum(prod(every[edge] for edge in core.edges) for core in term.cores)
-    return found
+            for core in term.cores:
+                held[graph.nodes[graph.qualified(term, core.name)]] = prod(every[edge] for edge in core.edges)
+    return sum(held.values())
 
 
 def resized(graph: Graph, sizes: Sizes) -> Graph:

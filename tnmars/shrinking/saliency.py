@@ -43,13 +43,13 @@ def shares(graph: Graph, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     norms = {}
     for term in graph.terms:
-        sums = [float(weights[graph.qualified(term, bond.name)].square().sum()) for bond in term.bonds]
+        sums = [float(weights[graph.bond_name(term, bond.name)].square().sum()) for bond in term.bonds]
         norms[term.name] = sum(sums) / max(len(sums), 1)
     whole = max(sum(norms.values()), 1e-300)
     found: dict[str, Tensor] = {}
     for term in graph.terms:
         for bond in term.bonds:
-            name = graph.qualified(term, bond.name)
+            name = graph.bond_name(term, bond.name)
             squares = weights[name].double().square()
             found[name] = squares / squares.sum().clamp(min=1e-300) * (norms[term.name] / whole)
     return found

@@ -29,10 +29,12 @@ _RESTS_ON: dict[str, tuple[str, ...]] = {
     "bonds": ("cores",),
     "modes": ("modes", "kernel_size", "inputs", "output"),
     "shared": ("modes", "cores"),
+    "tied": ("modes", "bonds", "cores", "tied"),
     "kernel_size": ("modes", "kernel_size"),
     "features": ("modes", "kernel_size"),
     "vocab": ("modes",),
     "inputs": ("modes", "bonds"),
+    "same": ("modes", "inputs", "same"),
     "output": ("modes", "bonds", "inputs"),
     "options": ("modes", "kernel_size", "vocab"),
     "": ("modes", "kernel_size", "inputs", "output"),
@@ -56,6 +58,8 @@ def is_sound(problem: Problem, fields: Fields, into: Reading) -> bool:
         basis = ()
     lost = {_area(path) for path in into.lost}
     if lost & {"", "terms", *basis}:
+        return False
+    if area in ("tied", "same") and into.guessed:
         return False
     guessed = {_area(path) for path in into.guessed} - {"bonds", "copies"}
     return not guessed or not (area in _NUMERIC or problem.path == ("modes", "patch"))

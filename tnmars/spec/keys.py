@@ -12,7 +12,7 @@ from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, BORDERS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
 from tnmars.graph.parts import MAX_STRIDE
 from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
-from tnmars.spec.scalars import AxisName, Choice, Flag, Name, Size, Text, Whole
+from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Size, Text, Whole
 from tnmars.spec.shape import Shape
 
 VERSION = 1
@@ -51,13 +51,19 @@ BONDS = Field(
     "bonds", TableOf(Size(), "bond"), "edges that join two or more cores, with their sizes (ranks)", default="none"
 )
 CORES = Field("cores", TableOf(ListOf(Name()), "core", least=1), "the cores, each with its edges in axis order", True)
+TIED = Field(
+    "tied",
+    TableOf(CoreName(), "core"),
+    "cores that are another core in a second place, each with that core: G3: G2, or t1.G2 for one of another term",
+    default="none: every core has numbers of its own",
+)
 CONJ = Field("conj", ListOf(Name()), "cores whose complex conjugates are used", default="none")
 _VERSION = Whole(VERSION, VERSION, f"This version of tnmars reads format {VERSION}: write {VERSION}.")
 _UNDER_A_TERM = "With 'terms', each term has its own: put it under a term."
 COPIES = Field(
     "copies", Size(), "how many terms like this the sum has: t gives t1, t2, …", default="one term, named as written"
 )
-TERM = Record((COPIES, BONDS, CORES, CONJ), "a term")
+TERM = Record((COPIES, BONDS, CORES, TIED, CONJ), "a term")
 
 
 def _option(option: Option) -> Field:
@@ -118,7 +124,13 @@ def _head(kinds: tuple[Kind, ...]) -> list[Field]:
         needed = all(kind.has_operands for kind in kinds)
         keys += [
             Field("inputs", TableOf(ListOf(AxisName()), "input", least=1), "the inputs, each with its axes", needed),
-            Field("output", ListOf(AxisName(), 1), "the axes of the output", needed),
+            Field(
+                "same",
+                TableOf(Name(), "input"),
+                "inputs that are another input in a second place, each with that input: y: x; only x is given",
+                default="none",
+            ),
+            Field("output", ListOf(AxisName()), "the axes of the output; [] for one number", needed),
         ]
     options: dict[str, Option] = {}
     for option in (option for kind in kinds for option in kind.options):
@@ -167,5 +179,5 @@ def record(kind: str | None, notation: str, family: str | None = None) -> Record
         what += " with 'terms'"
         elsewhere = tuple((entry.key, _UNDER_A_TERM) for entry in TERM.fields)
     else:
-        fields = [*_modes(kinds), BONDS, CORES, CONJ]
+        fields = [*_modes(kinds), BONDS, CORES, TIED, CONJ]
     return Record((*_head(kinds), *fields), what, elsewhere)

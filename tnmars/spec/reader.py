@@ -214,6 +214,7 @@ def _build(values: dict[str, Any], notation: str, into: Reading) -> Spec:
     if values["kind"] is None:
         return _failed(into)
     copied: dict[str, str] = {}
+    _check_same(values, into)
     fields = _frame(values) if notation == "family" else _fields(values, copied, into)
     is_family = notation == "family" and not into.lost and not any(path[0] in _GUIDING for path in into.guessed)
     problems: Sequence[Problem] = ()
@@ -234,6 +235,16 @@ def _build(values: dict[str, Any], notation: str, into: Reading) -> Spec:
     return Spec(graph, places=into.places, copied=copied)
 
 
+def _check_same(values: dict[str, Any], into: Reading) -> None:
+    """Reports entries of `same` that are no inputs, and leaves them out."""
+    inputs = values.get("inputs", {})
+    for name in [name for name in values.get("same", {}) if name not in inputs]:
+        del values["same"][name]
+        hint = f"Inputs: {listing(list(inputs))}.{nearest(name, inputs)}"
+        place = into.places.get(("same", name))
+        into.problems.append(Problem(f"same names '{name}', which is not an input.", hint, ("same", name), place))
+
+
 def _failed(into: Reading, found: list[Problem] | None = None, copied: Mapping[str, str] | None = None) -> Spec:
     located = [
         problem if problem.place else replace(problem, place=_find(problem.path, into.places, copied or {}))
@@ -251,7 +262,7 @@ def _place(problem: Problem) -> Place:
     return problem.place or Place(1, 1)
 
 
-_SAME = ("features", "vocab", "kernel_size", "options", "name")
+_SAME = ("features", "vocab", "kernel_size", "options", "name", "same")
 """Keys of a shorthand that are keywords of a family too."""
 
 
@@ -291,6 +302,7 @@ def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) ->
             terms.append(_term(first, part, ("terms", name), into))
     else:
         terms = [_term(MAIN, values, (), into)]
+    same = values.get("same", {})
     features = {Role(role): size for role, size in values.get("features", {}).items()}
     if "vocab" in values:
         features[Role.LOOKUP] = values["vocab"]
@@ -301,39 +313,23 @@ def _fields(values: Mapping[str, Any], copied: dict[str, str], into: Reading) ->
         shared=values.get("shared", ()),
         features=tuple(features.items()),
         kernel_size=values.get("kernel_size", ()),
-        inputs=tuple(Operand(name, axes) for name, axes in values.get("inputs", {}).items()),
+        inputs=tuple(Operand(name, axes, same.get(name, "")) for name, axes in values.get("inputs", {}).items()),
         output=values.get("output", ()),
         options=tuple(values.get("options", {}).items()),
     )
 
 
 def _term(name: str, part: Mapping[str, Any], path: Path, into: Reading) -> Term:
-    cores, conj = [], part.get("conj", ())
-    for place, core in enumerate(conj):
-        if core not in part.get("cores", {}):
-            known = part.get("cores", {})
-            at = (*path, "conj", place)
-            text = f"conj names core '{core}', which is not one of the cores."
-            problem = Problem(text, f"Cores: {listing(list(known))}.{nearest(core, known)}", at)
-            into.problems.append(replace(problem, place=_find(at, into.places, {})))
-    for core, edges in part.get("cores", {}).items():
-        try:
-            cores.append(Core(core, edges, conj=core in conj))
-        except GraphError as error:
-            at = (*path, "cores", core)
-            for problem in error.problems:
-                into.problems.append(replace(problem.under(*at), place=_find((*at, *problem.path), into.places, {})))
-            cores.append(Core(core, _without_repeats(edges, at, into), conj=core in conj))
-    return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), tuple(cores))
-
-
-def _without_repeats(edges: tuple[str, ...], path: Path, into: Reading) -> tuple[str, ...]:
-    """Each edge once; its place moves up with it."""
-    first = {edge: at for at, edge in reversed(list(enumerate(edges)))}
-    kept = tuple(edge for at, edge in enumerate(edges) if first[edge] == at)
-    moved = {(*path, at): (*path, first[edge]) for at, edge in enumerate(kept)}
-    into.places.update({new: into.places[old] for new, old in moved.items()})
-    return kept
+    cores, tied, conj = part.get("cores", {}), part.get("tied", {}), part.get("conj", ())
+    named = [("tied", core, core) for core in tied] + [("conj", place, core) for place, core in enumerate(conj)]
+    for key, place, core in named:
+        if core not in cores:
+            at = (*path, key, place)
+            hint = f"Cores: {listing(list(cores))}.{nearest(core, cores)}"
+            text = f"{key} names core '{core}', which is not one of the cores."
+            into.problems.append(Problem(text, hint, at, _find(at, into.places, {})))
+    made = tuple(Core(core, edges, tied.get(core, ""), conj=core in conj) for core, edges in cores.items())
+    return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), made)
 
 
 def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, str]) -> Fields:

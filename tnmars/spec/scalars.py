@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnmars.errors import Path, listing
-from tnmars.graph.parts import IDENTIFIER, MAX_SIZE, NAME_RULE, is_identifier, is_int, parse_axis
+from tnmars.graph.parts import CORE_NAME, IDENTIFIER, MAX_SIZE, NAME_RULE, is_identifier, is_int, parse_axis
 from tnmars.spec.nodes import Node, Scalar, shorten
 from tnmars.spec.shape import BAD, DECIMAL, WHOLE, Reading, Schema, Shape, constant, describe, did_you_mean, label
 
@@ -159,6 +159,21 @@ class Name(Shape):
 
     def schema(self) -> Schema:
         return {"type": "string", "pattern": f"^{IDENTIFIER}{END}"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CoreName(Shape):
+    """The name of a core, or with that of its term in front: `t1.G1`."""
+
+    def _read(self, node: Node, path: Path, into: Reading) -> Any:
+        value = constant(node) if isinstance(node, Scalar) else BAD
+        if isinstance(value, str) and re.fullmatch(CORE_NAME, value):
+            return value
+        hint = "Write the name of a core, such as G1, or t1.G1 for a core of another term."
+        return into.lose(node, path, f"{label(path)} is {describe(node)}, but must be a core.", hint)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^{CORE_NAME}{END}"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -36,11 +36,17 @@ def document(graph: Graph) -> dict[str, Json]:
         "kernel_size": () if graph.kernel_size == taps else graph.kernel_size,
         "shared": tuple(name for name in graph.shared if name not in groups),
         "inputs": {operand.name: list(map(axis_text, operand.axes)) for operand in graph.inputs},
+        "same": {operand.name: operand.same for operand in graph.inputs if operand.same},
         "output": list(map(axis_text, graph.output)),
         "options": dict(graph.options),
         **(_term(graph.terms[0]) if flat else {}),
     }
-    data = {key: value for key, value in data.items() if value not in (None, "", (), [], {})}
+    is_number = graph.rules.has_operands and not graph.output
+    data = {
+        key: value
+        for key, value in data.items()
+        if value not in (None, "", (), [], {}) or (key == "output" and is_number)
+    }
     if not flat:
         data["terms"] = {term.name: _term(term) for term in graph.terms}
     if graph.origin:
@@ -101,8 +107,10 @@ def save_spec(graph: Graph, path: str | Path) -> None:
 
 def _term(term: Term) -> dict[str, Json]:
     bonds: dict[str, Json] = {"bonds": _sizes(term.bonds)} if term.bonds else {}
-    conj: dict[str, Json] = {"conj": [core.name for core in term.cores if core.conj]}
-    return {**bonds, "cores": {core.name: core.edges for core in term.cores}, **(conj if conj["conj"] else {})}
+    tied: dict[str, Json] = {core.name: core.tied for core in term.cores if core.tied}
+    conj: list[Json] = [core.name for core in term.cores if core.conj]
+    more: dict[str, Json] = {**({"tied": tied} if tied else {}), **({"conj": conj} if conj else {})}
+    return {**bonds, "cores": {core.name: core.edges for core in term.cores}, **more}
 
 
 def _sizes(edges: Iterable[Edge]) -> dict[str, Json]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.code import LAYOUTS, MODES, code
-from tnmars.layer.forward import dense_layer, example_inputs
+from tnmars.layer.forward import code_inputs, dense_layer
 from tnmars.layer.module import TNModule
 from tnmars.layer.torch_state import is_undisturbed
 from tnmars.program.choice import Planner, within_memory
@@ -66,7 +66,7 @@ class Race:
 def _random_inputs(graph: Graph, batch: int, image: int, place: Place, channels_last: bool) -> tuple[Tensor, ...]:
     flat = replace(graph, options=())  # emitted code takes tokens, not bags of them
     layout = LAYOUTS.get(len(graph.kernel_size)) if channels_last else None
-    given = (value.to(place["device"]) for value in example_inputs(flat, batch, image, place["dtype"]))
+    given = (value.to(place["device"]) for value in code_inputs(flat, batch, image, place["dtype"]))
     return tuple(value if layout is None else value.contiguous(memory_format=layout) for value in given)
 
 
@@ -74,7 +74,8 @@ def _action(race: Race, form: Form) -> Action:
     """A run of a form with random cores: a training step, inference, or inference with folded cores."""
     made = code(form)
     graph, mode, inputs, place = race.graph, race.mode, race.inputs, race.place
-    cores = [torch.randn(graph.cores[name], **place).requires_grad_(mode == "train") for name in made.cores]
+    shapes = [graph.cores[graph.nodes[name]] for name in made.cores]
+    cores = [torch.randn(shape, **place).requires_grad_(mode == "train") for shape in shapes]
     bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
 
     def run(*given: Tensor) -> Tensor:

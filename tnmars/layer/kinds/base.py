@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,6 +64,9 @@ class LayerKind:
     input must be checked further."""
     settings: tuple[str, ...] = ()
     """The keywords of `forward` that are not tensors."""
+    repeated: Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]] | None = None
+    """`repeated(graph, inputs)`: what the emitted code takes, where an input may be in several places; none where it
+    takes the inputs as they are, or prepared by `forward`."""
     is_weight: bool = False
     """Whether the layer is the weight itself: its `forward` without inputs gives all of it."""
     is_indexed: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -17,54 +17,61 @@ OTHER_AXES = 16
 
 
 def forward(layer: Layer, *inputs: Tensor, **named: Tensor) -> Tensor:
-    names = [operand.name for operand in layer.graph.inputs]
+    names = [operand.name for operand in layer.graph.inputs if not operand.same]
     given = dict(zip(names, inputs, strict=False))
     if len(inputs) > len(names) or set(given) & set(named) or set(given) | set(named) != set(names):
         raise ShapeError(f"the layer takes inputs {', '.join(names)}, each once, by position or by name.")
     given = {**given, **named}
     for name, value in given.items():
         check_dtype(layer, value, f"input '{name}'")
-    lengths = _lengths(layer.graph, given)
-    return layer.compute([*lengths.values(), 1][0], *(given[name] for name in names))
+    every = repeated(layer.graph, [given[name] for name in names])
+    return layer.compute([*_lengths(layer.graph, every).values(), 1][0], *every)
 
 
-def _lengths(graph: Graph, given: Mapping[str, Tensor]) -> dict[str, int]:
+def repeated(graph: Graph, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What the emitted code takes, from what callers give: a tensor for each place of an input."""
+    names = [operand.name for operand in graph.inputs if not operand.same]
+    values = dict(zip(names, given, strict=True))
+    return tuple(values[operand.same or operand.name] for operand in graph.inputs)
+
+
+def _lengths(graph: Graph, given: Sequence[Tensor]) -> dict[str, int]:
     """The lengths of the data axes, which must be equal on all inputs."""
     sizes = {mode.name: mode.size for mode in graph.modes}
     lengths: dict[str, int] = {}
-    for operand in graph.inputs:
-        value = given[operand.name]
+    for operand, value in zip(graph.inputs, given, strict=True):
+        name = operand.same or operand.name
         if value.dim() != len(operand.axes):
-            raise ShapeError(f"input '{operand.name}' has {value.dim()} axes, but must be {operand}.")
+            raise ShapeError(f"input '{name}' has {value.dim()} axes, but must be {operand}.")
         for at, axis in enumerate(operand.axes):
             is_mode = axis[0] in sizes
             length = prod([sizes[name] for name in axis]) if is_mode else lengths.setdefault(axis[0], value.shape[at])
             if value.shape[at] != length:
                 shape = tuple(value.shape)
-                raise ShapeError(
-                    f"input '{operand.name}' has shape {shape}, but axis {at} of {operand} must be {length}."
-                )
+                raise ShapeError(f"input '{name}' has shape {shape}, but axis {at} of {operand} must be {length}.")
     return lengths
 
 
 def zero(graph: Graph, weight: Tensor, bias: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
-    lengths = _lengths(graph, dict(zip((operand.name for operand in graph.inputs), inputs, strict=True)))
-    sizes = {**{mode.name: mode.size for mode in graph.modes}, **lengths}
+    sizes = {**{mode.name: mode.size for mode in graph.modes}, **_lengths(graph, inputs)}
     return weight.new_zeros([prod([sizes[name] for name in axis]) for axis in graph.output])
 
 
 def examples(graph: Graph, batch: int, image: int, dtype: torch.dtype | None) -> tuple[Tensor, ...]:
     sizes = {mode.name: mode.size for mode in graph.modes}
-    data = [name for operand in graph.inputs for axis in operand.axes for name in axis if name not in sizes]
+    given = [operand for operand in graph.inputs if not operand.same]
+    data = [name for operand in given for axis in operand.axes for name in axis if name not in sizes]
     lengths = {**dict.fromkeys(data, OTHER_AXES), **sizes, **dict.fromkeys(data[:1], batch)}
-    shapes = [[prod(lengths[name] for name in axis) for axis in operand.axes] for operand in graph.inputs]
+    shapes = [[prod(lengths[name] for name in axis) for axis in operand.axes] for operand in given]
     return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
 
 
 def source(graph: Graph, cores: tuple[str, ...]) -> str:
-    names = ", ".join(f"x{at}" for at in range(len(graph.inputs)))
+    place = {operand.name: f"x{at}" for at, operand in enumerate(graph.inputs)}
+    given = ", ".join(place[operand.name] for operand in graph.inputs if not operand.same)
+    taken = ", ".join(place[operand.same or operand.name] for operand in graph.inputs)
     comment = ", ".join(map(str, graph.inputs))
-    return f"def forward(self, {names}):  # {comment}\n    return run({names}, {run_arguments(graph)})\n"
+    return f"def forward(self, {given}):  # {comment}\n    return run({taken}, {run_arguments(graph)})\n"
 
 
-MAP = LayerKind(forward, examples, zero, source)
+MAP = LayerKind(forward, examples, zero, source, repeated=repeated)
