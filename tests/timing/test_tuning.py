@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import oracle
@@ -15,7 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
 from tnmars.layer.predicted import predicted
-from tnmars.program import choice
+from tnmars.program import backward, choice, tape
+from tnmars.program.codec import form_from_json, form_to_json
+from tnmars.program.explain import explain, table
 from tnmars.timing import records, tuning
 
 
@@ -24,6 +27,7 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test takes over what another has timed; one round is enough where the times do not matter."""
     records.forget()
     monkeypatch.setattr(tuning, "ROUNDS", 1)
+    monkeypatch.setattr(tuning, "STEP_ROUNDS", 1)
 
 
 @pytest.fixture
@@ -192,7 +196,7 @@ def test_a_later_process_takes_the_winner_from_the_file(cache: Path, places: lis
     rows = json.loads(cache.read_text())
     assert len(rows) == 2
     count = min(len(layer.planner.candidates(mode, 8)) for mode in ("train", "infer"))
-    cache.write_text(json.dumps({key: {"winner": count - 1, "ratio": 0.25} for key in rows}))
+    cache.write_text(json.dumps({key: {"winner": count - 1, "ratio": 0.25, "planned": False} for key in rows}))
     records.forget()
     places.clear()
     again = tnmars.compile(square(), batch=8, tune=True)
@@ -208,10 +212,12 @@ DAMAGED = [
     "{",
     '{"a": 3}',
     "null",
-    '{"KEY": {"winner": 10000, "ratio": 1.0}}',
-    '{"KEY": {"winner": -1, "ratio": 1.0}}',
-    '{"KEY": {"winner": true, "ratio": 1.0}}',
-    '{"KEY": {"winner": 0, "ratio": NaN}}',
+    '{"KEY": {"winner": 10000, "ratio": 1.0, "planned": false}}',
+    '{"KEY": {"winner": -1, "ratio": 1.0, "planned": false}}',
+    '{"KEY": {"winner": true, "ratio": 1.0, "planned": false}}',
+    '{"KEY": {"winner": 0, "ratio": NaN, "planned": false}}',
+    '{"KEY": {"winner": 0, "ratio": 1.0, "planned": 1}}',
+    '{"KEY": {"winner": 0, "ratio": 1.0}}',
     "[" * 100_000,
 ]
 
@@ -314,3 +320,40 @@ def test_under_a_mode_that_looks_at_operations_nothing_is_timed(places: list[dic
     with FakeTensorMode():
         tnmars.compile(square(4), batch=4, tune=True)
     assert len(places) == known
+
+
+@pytest.mark.parametrize(("share", "is_planned"), [(0.9, True), (0.96, False)])
+def test_a_backward_pass_is_planned_only_if_that_is_clearly_faster(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, share: float, is_planned: bool
+) -> None:
+    """Also in a later process, from the file. Plans and summaries say so, with the memory that is kept."""
+    monkeypatch.setattr(tape, "LARGE", 1)
+    backward.training_step.cache_clear()
+    timed = tuning.in_turns
+
+    def times(actions: Any, **settings: Any) -> list[float]:
+        return [1.0, share] if settings.get("result") is median else timed(actions, **settings)
+
+    monkeypatch.setattr(tuning, "in_turns", times)
+    layer = tnmars.compile(square(), batch=8, tune=True)
+    assert layer.plan("train", 8).is_planned == is_planned
+    assert not layer.plan("infer", 8).is_planned
+    records.forget()
+    monkeypatch.setattr(tuning, "_action", None)  # nothing is timed again
+    again = tnmars.compile(square(), batch=8, tune=True)
+    assert again.plan("train", 8) == layer.plan("train", 8)
+    (row,) = tnmars.summary(layer).layers
+    assert row.is_planned == is_planned
+    assert (row.kept_bytes > 0) == is_planned
+    assert ("planned backward pass that keeps" in str(tnmars.summary(layer))) == is_planned
+    shown = table(explain(layer.graph, layer.plan("train", 8), 8, layer.planner.model, grad=True))
+    assert ("of buffers kept between steps" in shown) == is_planned
+    backward.training_step.cache_clear()
+
+
+def test_a_convolution_has_no_planned_backward_pass() -> None:
+    layer = tnmars.compile(oracle.spec("tucker2_conv"), batch=2, image=8, tune=True)
+    form = layer.plan("train", 2)
+    assert not form.is_planned
+    with pytest.raises(tnmars.TnmarsError, match="a backward pass of its own, but there is none for its steps"):
+        form_from_json({**form_to_json(form), "is_planned": True}, layer.graph)

@@ -6,8 +6,7 @@ may be given, so that a resumed run takes the ones it had.
 
 from __future__ import annotations
 
-import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -17,6 +16,8 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.chunks import in_chunks
+from tnmars.layer.emitted import functions
+from tnmars.layer.planned import Planned, planned_of
 from tnmars.layer.torch_state import is_traced, is_traced_whole
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
@@ -24,6 +25,7 @@ from tnmars.program.choice import Planner
 from tnmars.program.codec import plan_from_json, plan_to_json
 from tnmars.program.emit import emit
 from tnmars.program.form import Form
+from tnmars.program.framing import arguments
 from tnmars.program.gating import masked
 from tnmars.program.program import staged, standing
 
@@ -62,12 +64,26 @@ class Code:
     """What is done once for all chunks of a batch, from the folded parts to those that `run` takes."""
     layout: torch.memory_format | None = None
     """Of images in this memory layout `run` may make an output in another one, which is then copied back into it."""
+    planned: Planned | None = None
+    """The training step with its own backward pass, if there is one."""
+
+    def compute(self, inputs: tuple[Tensor, ...], bias: Tensor | None, given: Sequence[Tensor]) -> Tensor:
+        """The result for given cores and gates."""
+        if self.planned is not None and not self.chunk:
+            output = self.planned((*inputs, *given) if bias is None else (*inputs, bias, *given))
+            if output is not None:
+                return output
+        return self(inputs, bias, self.fold(*given))
 
     def __call__(self, inputs: tuple[Tensor, ...], bias: Tensor | None, parts: tuple[Tensor, ...]) -> Tensor:
         """The result for given parts; a large batch is cut into chunks where the form says so."""
         if self.ready is not None:
             parts = self.ready(*parts)
         more = parts if bias is None else (bias, *parts)
+        if self.planned is not None and self.chunk:
+            output = self.planned((*inputs, *more))
+            if output is not None:
+                return output
         if self.chunk and inputs[0].shape[0] > self.chunk and not is_traced_whole():
             return in_chunks(self.run, self.chunk, inputs[0], more, self.keep)
         output = self.run(*inputs, *more)
@@ -90,29 +106,43 @@ LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
 """The memory layout with channels innermost, by the number of spatial axes."""
 
 
-@lru_cache(maxsize=4096)
-def _functions(source: str) -> tuple[Any, Any]:
-    """The two functions of an emitted source. It is ours: no name of a spec file is in it but in comments."""
-    name = f"<tnmars {abs(hash(source)):x}>"
-    space: dict[str, Any] = {}
-    exec(compile(source, name, "exec"), space)  # noqa: S102
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    return space["fold"], space["run"]
-
-
 @lru_cache(maxsize=2048)
 def code(form: Form, gated: Graph | None = None) -> Code:
     """The runnable code of a form; with the gates of the graph's bonds, where one is given."""
     program = form.program if gated is None else masked(form.program, gated)
     source = emit(program, form.frame)
-    fold, run = _functions(source)
+    fold, run = _passes(source)
     layout = None if form.frame.dense else LAYOUTS.get(form.frame.spatial)  # torch's own layer gives what it gives
     made = Code(fold, run, program.cores, source, form.chunk, program.gates, form.keep, layout=layout)
     if not form.chunk or not standing(program):
         return made
     later = emit(staged(program), form.frame)
-    ready, run = _functions(later)
+    ready, run = _passes(later)
     return replace(made, run=run, ready=ready, source=f"{source}\n\n# for chunks of a batch\n{later}")
+
+
+def _passes(source: str) -> tuple[Any, Any]:
+    made = functions(source)
+    return made["fold"], made["run"]
+
+
+def runnable(form: Form, gated: Graph | None = None) -> Code:
+    """The code of a form for a layer to run, with its planned training step if it has one."""
+    made = code(form, gated)
+    return replace(made, planned=planned_of(form, gated, _plain(form, made))) if form.is_planned else made
+
+
+def _plain(form: Form, made: Code) -> Callable[..., Tensor]:
+    """The plain program as a function of the arguments of the planned step."""
+    count = len(arguments(form.frame))
+
+    def whole(*given: Tensor) -> Tensor:
+        return made.run(*given[:count], *made.fold(*given[count:]))
+
+    def chunked(rows: Tensor, *more: Tensor) -> Tensor:
+        return torch.cat([made.run(piece, *more) for piece in torch.split(rows, form.chunk)])
+
+    return chunked if form.chunk else whole
 
 
 class Programs:
@@ -177,7 +207,7 @@ class Programs:
         key = (mode, self.bucket(batch))
         found = self._codes.get(key)
         if found is None:
-            found = self._codes[key] = code(self.plan(*key, place), self.gated)
+            found = self._codes[key] = runnable(self.plan(*key, place), self.gated)
         return found
 
 

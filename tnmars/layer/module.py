@@ -369,7 +369,7 @@ class TNModule(Shell):
         if self._weight is None:
             return self._kind.zero(self.graph, self.dense(), self.bias, inputs)
         made, given = self._ready("train" if has_gradients(self) else "infer", batch)
-        return made(inputs, self.bias, made.fold(*given))
+        return made.compute(inputs, self.bias, given)
 
     def _ready(self, mode: str, batch: int) -> tuple[Code, list[Tensor]]:
         """The code for a mode and a batch, and what its `fold` takes: cores, then gates."""

@@ -76,7 +76,7 @@ class Ready:
 
     code: Code
     is_whole: bool
-    """Whether the code runs once and its output stays as it is; not if a batch is cut, or a layout restored."""
+    """Whether the code runs once and its output stays: no batch is cut, no layout restored, no step planned."""
     dtype: torch.dtype
     real: torch.dtype
     """The type of the gates: that of the parts of a complex number."""
@@ -94,7 +94,7 @@ class Ready:
         cores = layer._modules["cores"]
         assert isinstance(cores, Cores)
         is_cut = bool(code.chunk) and rows.shape[0] > code.chunk
-        is_whole = not is_cut and code.ready is None and code.layout is None
+        is_whole = not is_cut and code.ready is None and code.layout is None and code.planned is None
         places = tuple(map(cores.place, code.cores))
         return cls(code, is_whole, x.dtype, real_dtype(x.dtype), cores, places, layer._parameters, rows is x, gating)
 
@@ -116,10 +116,10 @@ class Ready:
         rows = x if self.is_flat else x.reshape(-1, x.shape[-1])
         code = self.code
         try:
-            parts = code.fold(*given)
             if not self.is_whole:
-                output = code((rows,), bias, parts)
+                output = code.compute((rows,), bias, given)
             else:
+                parts = code.fold(*given)
                 output = code.run(rows, *parts) if bias is None else code.run(rows, bias, *parts)
         except RuntimeError as error:
             if not is_short(error):

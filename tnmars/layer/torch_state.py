@@ -50,6 +50,16 @@ def is_eager() -> bool:
     return not (is_compiling() or is_tracing() or is_autocasting())
 
 
+def sees_saved() -> bool:
+    """Whether hooks look at what autograd saves, as those of `torch.utils.checkpoint` do."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def keeps_graph() -> bool:
+    """In a backward pass, whether there may be another one over the same graph."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
+
+
 def passed_over(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """The function itself. `torch.compile` does not begin with it, but with what it calls; inside of something that is
     compiled it makes no difference."""
@@ -72,6 +82,11 @@ def is_traced(value: Tensor) -> bool:
             return True
         value = functorch.get_unwrapped(value)
     return False
+
+
+def is_batched(value: Tensor) -> bool:
+    """Whether a value is vmapped over, also by `torch.autograd.grad(..., is_grads_batched=True)`."""
+    return functorch.is_batchedtensor(value) or functorch.is_legacy_batchedtensor(value)
 
 
 def unwrapped(value: Tensor) -> Tensor:

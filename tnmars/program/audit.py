@@ -18,6 +18,7 @@ from tnmars.graph import Graph, Role
 from tnmars.plan import network as nets
 from tnmars.plan.network import BATCH, TOKENS, Labels
 from tnmars.plan.steps import Groups, flat
+from tnmars.program.backward import has_step
 from tnmars.program.base import Instruction
 from tnmars.program.emit import emit
 from tnmars.program.form import Form, frames
@@ -96,6 +97,8 @@ class _Audit:
         if made[self.program.result] != everything:
             wrong("the result of the plan is not made of all cores and inputs.")
         self._result()
+        if self.form.is_planned and not has_step(self.program, self.form.frame):
+            wrong("the plan has a backward pass of its own, but there is none for its steps.")
         emit(self.program, self.form.frame)
 
     def _names(self) -> None:

@@ -131,9 +131,10 @@ class Writer:
         open_axis = next((at for at in data if BATCH in groups[at]), data[0] if data else None)
         if any(label.startswith("#") for label in self.program.dynamic):
             open_axis = None  # several data axes may be empty at once, and then torch cannot tell
-        return ", ".join("-1" if at == open_axis else self._length(group) for at, group in enumerate(groups)) or "()"
+        return ", ".join("-1" if at == open_axis else self.length(group) for at, group in enumerate(groups)) or "()"
 
-    def _length(self, group: Labels) -> str:
+    def length(self, group: Labels) -> str:
+        """The expression for the length of an axis."""
         fixed = volume([label for label in group if label not in self.program.dynamic], self.sizes)
         factors = [self.lengths[label] for label in group if label in self.program.dynamic]
         return " * ".join([*factors, *([str(fixed)] if fixed != 1 or not factors else [])])
@@ -190,12 +191,12 @@ def _receive(writer: Writer, entry: Receive) -> list[str]:
 
 def _scale(writer: Writer, entry: Scale) -> str:
     """A core times its gates; several are multiplied with each other first, so that the core is scaled once."""
-    gates = " * ".join(_gate(writer, label, names, entry.axes) for label, names in entry.gates)
+    gates = " * ".join(gate_text(writer, label, names, entry.axes) for label, names in entry.gates)
     gates = f"({gates})" if len(entry.gates) > 1 else gates
     return f"{writer.of(entry.source)} * {gates}"
 
 
-def _gate(writer: Writer, label: str, names: Sequence[str], axes: Groups) -> str:
+def gate_text(writer: Writer, label: str, names: Sequence[str], axes: Groups) -> str:
     """One bond's gate as it is broadcast over a core; over stacked cores, along their axis too."""
     shape = [str(writer.sizes[label]) if axis == (label,) else "1" for axis in axes]
     gates = [writer.arguments["gate", name] for name in names]
@@ -206,18 +207,25 @@ def _gate(writer: Writer, label: str, names: Sequence[str], axes: Groups) -> str
 
 
 def _arrange(writer: Writer, entry: Arrange) -> str:
+    return arranged(writer, writer.of(entry.source), writer.axes(entry.source), entry.axes)
+
+
+def arranged(writer: Writer, source: str, have: Groups, wanted: Groups) -> str:
     """The expression for a value with other axes."""
-    source, have = writer.of(entry.source), writer.axes(entry.source)
-    order, wanted = flat(have), flat(entry.axes)
-    if order == wanted:
-        return f"{source}.reshape({writer.shape(entry.axes)})"
-    blocks = _blocks(order, wanted)
-    target = sorted(range(len(blocks)), key=lambda at: wanted.index(blocks[at][0]))
+    text, moved = permuted(writer, source, have, wanted)
+    return text if moved == wanted else f"{text}.reshape({writer.shape(wanted)})"
+
+
+def permuted(writer: Writer, source: str, have: Groups, wanted: Groups) -> tuple[str, Groups]:
+    """The expression for a value whose labels are in the order of the wanted axes, and the axes that it has then."""
+    blocks = _blocks(flat(have), flat(wanted))
+    if len(blocks) < 2:
+        return source, have
+    target = sorted(range(len(blocks)), key=lambda at: flat(wanted).index(blocks[at][0]))
     split = tuple(blocks)
     text = source if split == have else f"{source}.reshape({writer.shape(split)})"
     text += ".t()" if len(blocks) == 2 else f".permute({', '.join(map(str, target))})"
-    moved = tuple(blocks[at] for at in target)
-    return text if moved == entry.axes else f"{text}.reshape({writer.shape(entry.axes)})"
+    return text, tuple(blocks[at] for at in target)
 
 
 def _blocks(order: Labels, wanted: Labels) -> list[Labels]:

@@ -11,6 +11,7 @@ from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
 from tnmars.program.against_dense import against_dense
+from tnmars.program.backward import kept_bytes
 from tnmars.program.base import Work
 from tnmars.program.dense_call import dense_at
 from tnmars.program.form import Form, Measured, estimate, measure, total
@@ -49,6 +50,10 @@ class Explained:
     time_ratio: float | None = None
     """The time relative to that of torch's own layer, calls and parameters included; in training, without a gradient
     for the input. None if torch has no such layer."""
+    is_planned: bool = False
+    """Whether a training step has a planned backward pass, rather than autograd's."""
+    kept: int = 0
+    """Bytes of the buffers that it keeps between steps, for all layers with this plan together."""
 
     @property
     def largest(self) -> StepRow | None:
@@ -83,6 +88,8 @@ def explain(
         dense_seconds=dense_seconds,
         steps=steps,
         time_ratio=told.ratio if told else None,
+        is_planned=form.is_planned,
+        kept=kept_bytes(form, ITEM),
     )
 
 
@@ -121,6 +128,9 @@ def table(explained: Explained) -> str:
         lines.append(f"  {row.step:<{width}}  {_shape(row):<{shapes}} {work} {byte_count(row.written):>9}")
     if explained.largest:
         lines.append(f"  largest intermediate: {_shape(explained.largest)}, {byte_count(explained.largest.written)}")
+    if explained.is_planned:
+        kept = f", {byte_count(explained.kept)} of buffers kept between steps" if explained.kept else ""
+        lines.append(f"  planned backward pass{kept}")
     if explained.time_ratio is not None:
         lines.append(f"  time / dense: {explained.time_ratio:.2f}")
     return "\n".join(lines)

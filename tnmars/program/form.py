@@ -138,6 +138,8 @@ class Form:
     """Rows of the batch that are computed at a time; 0 for all."""
     keep: int = 0
     """With chunks, the number of rows whose intermediates a training step keeps; 0 for all. Others are recomputed."""
+    is_planned: bool = field(default=False, metadata={"is_later": True})
+    """Whether a training step has its own backward pass, with buffers that are kept (`tnmars.program.backward`)."""
 
     @property
     def shipped(self) -> int:

@@ -20,8 +20,9 @@ from tnmars.graph.lint import has_bounds, useful_size
 from tnmars.layer.kept import can_decide, is_selecting, kept_slices
 from tnmars.layer.module import TNModule, layers
 from tnmars.layer.predicted import predicted
+from tnmars.program.backward import kept_bytes
 from tnmars.program.expected import evaluate, pruned_macs
-from tnmars.text.numbers import number
+from tnmars.text.numbers import byte_count, number
 from tnmars.text.tables import aligned
 from tnmars.timing.tuning import measured_ratios
 
@@ -48,6 +49,8 @@ class LayerSummary:
         time_ratio: The time of inference at the nominal batch relative to torch's own layer, measured if the layer is
             tuned, else estimated; None if torch has no such layer.
         train_time_ratio: The same for a training step in which the input gets no gradient.
+        is_planned: Whether such a step has a planned backward pass (`compile(..., tune=True)`), rather than autograd's.
+        kept_bytes: The bytes of the buffers that it keeps between steps. Equal layers share them.
         is_rebuilt: Whether the layer is a parameter of another module (`tnmars.parametrize_`). Multiply-adds are then
             those that rebuild it, once a call, whatever the batch.
     """
@@ -67,6 +70,8 @@ class LayerSummary:
     live_macs: int
     time_ratio: float | None = None
     train_time_ratio: float | None = None
+    is_planned: bool = False
+    kept_bytes: int = 0
     is_rebuilt: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -167,6 +172,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     shared = {core for core, value in parameters.items() if id(value) in held}
     macs = int(evaluate(layer.mac_terms(), sizes))
     times = {mode: told.ratio for mode, told in predicted(layer).items()} | measured_ratios(layer)
+    form = layer.plan("train", layer.nominal) if graph.terms else None
+    step = form if form is not None and form.is_planned else None
     return LayerSummary(
         name=name,
         kind=graph.kind,
@@ -183,6 +190,8 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
         live_macs=pruned_macs(layer.planner, live, is_rebuilt=layer.is_rebuilt) if decided else macs,
         time_ratio=times.get("infer"),
         train_time_ratio=times.get("train"),
+        is_planned=step is not None,
+        kept_bytes=0 if step is None else kept_bytes(step, layer.dtype.itemsize),
         is_rebuilt=layer.is_rebuilt,
     )
 
@@ -248,6 +257,9 @@ def _block(layer: LayerSummary) -> str:
     head += "to rebuild it" if layer.is_rebuilt else f"for batch {layer.batch}"
     if layer.time_ratio is not None and layer.train_time_ratio is not None:
         head += f"; time / dense {layer.time_ratio:.2f} for inference, {layer.train_time_ratio:.2f} in training"
+    if layer.is_planned:
+        kept = f" that keeps {byte_count(layer.kept_bytes)} of buffers" if layer.kept_bytes else ""
+        head += f"; planned backward pass{kept}"
     head += f"; {layer.shared:,} parameters shared with a layer above" if layer.shared else ""
     rows = [("bond", "before", "useful", "now", *(["live"] if layer.gated else []))]
     for bond in layer.bonds:

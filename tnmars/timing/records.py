@@ -1,6 +1,7 @@
 """Results of tuning that are kept, so that equal layers are timed once: in the process, and in the user's cache folder.
 
-A record says which of some candidates won, and how long it took relative to torch's own layer. It belongs to the
+A record says which of some candidates won, whether with a planned training step, and how long it took relative to
+torch's own layer. It belongs to the
 candidates with their estimates (and so to the graph, the cost model, the batch and the image), to the mode, the dtype,
 the device, the number of threads, the memory layout of the inputs, the processor, and the versions of tnmars and torch.
 A file that is damaged or cannot be written is no error: timings are then made again.
@@ -47,6 +48,8 @@ class Record:
     winner: int
     ratio: float
     """Measured time of the winner over that of torch's own layer; 0 if torch has none, or its weight is too large."""
+    is_planned: bool = False
+    """Whether its training step has a planned backward pass."""
 
 
 _KNOWN: dict[Key, Record] = {}
@@ -84,7 +87,7 @@ def keep(key: Key, record: Record) -> None:
     with _LOCK:
         records = {**_read(), _digest(key): record}  # read again: other processes write, too
         last = list(records.items())[-MOST:]
-        rows = {name: {"winner": kept.winner, "ratio": kept.ratio} for name, kept in last}
+        rows = {name: {"winner": kept.winner, "ratio": kept.ratio, "planned": kept.is_planned} for name, kept in last}
         try:
             path = file()
             make_folder(path.parent)
@@ -147,7 +150,9 @@ def _read() -> dict[str, Record]:
 
 
 def _record(row: Mapping[str, Any]) -> Record:
-    winner, ratio = row["winner"], row["ratio"]
+    winner, ratio, is_planned = row["winner"], row["ratio"], row["planned"]
     if type(winner) is not int or winner < 0 or type(ratio) not in (int, float) or not isfinite(ratio) or ratio < 0:
         raise ValueError("this is not a record")
-    return Record(winner, float(ratio))
+    if type(is_planned) is not bool:
+        raise ValueError("this is not a record")
+    return Record(winner, float(ratio), is_planned)

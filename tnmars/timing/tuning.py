@@ -2,8 +2,9 @@
 
 Clear losers drop out after two rounds, and a race has a budget, so that layers which take seconds are tuned in a few of
 them. The dense weight is always in the race. For inference with folded cores it wins unless another form is clearly
-faster: what is shipped is not slower than torch's own layer. The winner is also timed against that layer, and who won
-with which ratio is kept by `tnmars.timing.records`, so that equal layers are timed once.
+faster: what is shipped is not slower than torch's own layer. The winner of a training race is also timed
+with a planned backward pass, which it takes if that is clearly faster, and then against torch's own layer. Who won with
+which ratio is kept by `tnmars.timing.records`, so that equal layers are timed once.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
-from tnmars.layer.code import LAYOUTS, MODES, code
+from tnmars.layer.code import LAYOUTS, MODES, runnable
 from tnmars.layer.forward import code_inputs, dense_layer
 from tnmars.layer.module import TNModule
 from tnmars.layer.torch_state import is_undisturbed
+from tnmars.program.backward import has_step
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
 from tnmars.timing import records
@@ -43,6 +46,9 @@ BEHIND = 1.5
 """A candidate this many times slower than the fastest after two rounds is dropped."""
 SLOW = 0.05
 """A form that takes this many seconds is a slow one."""
+STEP_ROUNDS = 15
+WORTH = 0.95
+"""A training step has a planned backward pass if that takes at most this share of the time."""
 CLEARLY = 0.97
 """A frozen layer ships another form than the dense weight if it takes at most this share of its time."""
 
@@ -72,14 +78,14 @@ def _random_inputs(graph: Graph, batch: int, image: int, place: Place, channels_
 
 def _action(race: Race, form: Form) -> Action:
     """A run of a form with random cores: a training step, inference, or inference with folded cores."""
-    made = code(form)
+    made = runnable(form)
     graph, mode, inputs, place = race.graph, race.mode, race.inputs, race.place
     shapes = [graph.cores[graph.nodes[name]] for name in made.cores]
     cores = [torch.randn(shape, **place).requires_grad_(mode == "train") for shape in shapes]
     bias = torch.zeros(graph.out_features, **place).requires_grad_(mode == "train") if graph.has_bias else None
 
     def run(*given: Tensor) -> Tensor:
-        return made(given, bias, made.fold(*cores))
+        return made.compute(given, bias, cores)
 
     if mode == "train":
         return training_step(run, inputs, [*cores, *([] if bias is None else [bias])])
@@ -120,7 +126,7 @@ def fastest(
         if known is None:
             known = _outcome(race, forms)
             records.keep(key, known)
-    return forms[known.winner]
+    return replace(forms[known.winner], is_planned=known.is_planned)
 
 
 def _can_time(device: torch.device | str | None) -> bool:
@@ -179,7 +185,22 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
         ours, theirs = _times(race, [winner, dense], inf)
         chosen = winner if ours <= CLEARLY * theirs else dense
         return Record(forms.index(chosen), ours / theirs if chosen is winner else 1.0)
-    return Record(forms.index(winner), _ratio(race, winner))
+    taken = _stepped(race, winner)
+    return Record(forms.index(winner), _ratio(race, taken), taken.is_planned)
+
+
+def _stepped(race: Race, form: Form) -> Form:
+    """In training, the form with its planned backward pass if that is clearly faster; else the form as it is.
+
+    Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run.
+    """
+    is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
+    if race.mode != "train" or not is_cpu or not has_step(form.program, form.frame):
+        return form
+    planned = replace(form, is_planned=True)
+    actions = [_action(race, form), _action(race, planned)]
+    plain, own = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 4, least=2, result=median)
+    return planned if own <= WORTH * plain else form
 
 
 def _ratio(race: Race, form: Form) -> float:
