@@ -358,6 +358,100 @@ def test_a_pruned_bias_and_gates_that_are_computed() -> None:
     torch.testing.assert_close(copy.deepcopy(layer).eval()(x), layer.eval()(x))
 
 
+def computed_value(way: Way, what: str) -> tuple[tnmars.TNModule, str]:
+    """A layer with a bias or a gate that torch computes, and its name there."""
+    layer = tnmars.compile(LOW, selector=tnmars.Mars(alpha=9.0) if what == "gate" else None)
+    holder, name = (layer, "bias") if what == "bias" else (layer.gates, "r")
+    way(holder, name)
+    return layer, name
+
+
+@ways
+@pytest.mark.parametrize("what", ["bias", "gate"])
+def test_a_computed_bias_or_gate_is_not_saved_or_lost(way: Way, what: str, tmp_path: Path) -> None:
+    layer, name = computed_value(way, what)
+    model, path = nn.Sequential(layer), tmp_path / "model.safetensors"
+    asked = [
+        lambda: tnmars.save(model, path),
+        lambda: tnmars.save_checkpoint(path, model, torch.optim.Adam(model.parameters())),
+        layer.reset_parameters,
+    ]
+    if what == "gate":
+        asked += [lambda: tnmars.prune(model, keep_gates=True), lambda: tnmars.prune(model)]
+    else:
+        asked += [lambda: tnmars.gate_(model, tnmars.Mars())]
+    for ask in asked:
+        with pytest.raises(tnmars.TnmarsError) as told:
+            ask()
+        words = "the bias" if what == "bias" else "gate 'r'"
+        assert str(told.value).startswith(f"{words} of layer '")
+        place = "layer" if what == "bias" else "layer.gates"
+        assert f"Make it a parameter first: torch.nn.utils.{WAYS[way]}({place}, '{name}')." in str(told.value)
+    assert not any(tmp_path.iterdir())
+    tnmars.save(nn.Sequential(tnmars.compile(LOW, selector=layer.selector)), path)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(tnmars.TnmarsError, match=f"{words} of layer '0' of the model is not a parameter"):
+        tnmars.load_into(model, path)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
+
+
+@ways
+def test_gates_are_not_put_on_a_computed_core(way: Way) -> None:
+    layer, _ = computed_layer(way)
+    with pytest.raises(tnmars.TnmarsError, match=r"core 't2\.G' of layer '0' is not a parameter"):
+        tnmars.gate_(nn.Sequential(layer), tnmars.Mars())
+
+
+@pytest.mark.parametrize("way", [torch_pruned, old_weight_normed], ids=lambda way: way.__name__)
+def test_a_computed_bias_is_up_to_date_in_what_is_made_of_the_layer(way: Way) -> None:
+    layer, _ = computed_value(way, "bias")
+    x = torch.randn(3, 8)
+    layer(x)
+    with torch.no_grad():
+        next(value for name, value in layer.named_parameters() if name in ("bias_orig", "bias_v")).mul_(-5.0)
+    frozen, plain = tnmars.freeze(layer), tnmars.to_dense_(nn.Sequential(copy.deepcopy(layer)))
+    expected = layer(x)
+    torch.testing.assert_close(frozen(x), expected)
+    torch.testing.assert_close(plain(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+@ways
+def test_computed_gates_keep_their_digits_and_their_learning_rate(way: Way) -> None:
+    layer, _ = computed_value(way, "gate")
+    groups = tnmars.param_groups(layer, lr=0.1, mask_lr=0.5)
+    assert [group["lr"] for group in groups] == [0.1, 0.5]
+    trained = {id(value) for value in layer.gates.parameters() if value.requires_grad}
+    assert {id(value) for value in groups[1]["params"]} == trained
+    for dtype in (torch.float16, torch.complex64):
+        layer.to(dtype)
+        assert {value.dtype for value in (*layer.gates.parameters(), *layer.gates.buffers())} == {torch.float32}
+    assert layer(torch.ones(2, 8, dtype=torch.complex64)).dtype == torch.complex64
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64], ids=str)
+def test_the_gradients_of_gates_keep_their_digits(dtype: torch.dtype) -> None:
+    layer = tnmars.compile(LOW, selector=tnmars.Mars(alpha=0.5))
+    layer(torch.randn(3, 8)).square().sum().backward()
+    gradient = layer.gates.r.grad.clone()
+    layer.to(dtype)
+    assert layer.gates.r.grad.dtype == torch.float32
+    assert torch.equal(layer.gates.r.grad, gradient)
+    torch.optim.Adam(layer.parameters()).step()
+
+
+def test_a_bias_stays_what_the_graph_says() -> None:
+    layer, without = tnmars.compile(LOW), tnmars.compile(LOW, bias=False)
+    with pytest.raises(tnmars.ShapeError, match=r"'bias' of the layer has shape \(6,\), but it was set to None"):
+        layer.bias = None
+    with pytest.raises(tnmars.ShapeError, match="the layer has no bias, because its graph has none"):
+        without.bias = nn.Parameter(torch.zeros(6))
+    without.bias = None
+    x = torch.randn(2, 8)
+    assert layer(x).shape == without(x).shape
+
+
 # --- dtypes -----------------------------------------------------------------------------------------------------------
 
 

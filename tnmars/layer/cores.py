@@ -7,6 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from tnmars.errors import Problem, ShapeError, TnmarsError
 
@@ -51,23 +54,14 @@ class Cores(nn.Module):
             hook(self, ())
         return getattr(self, name)
 
-    def computed(self, names: Iterable[str]) -> dict[str, str]:
-        """The cores among `names` that are not parameters, each with the call that makes it one."""
+    def computed(self, names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+        """The values among `names` that are not parameters: what makes each one, the path of its holder, its name."""
         found = {}
         for name in names:
             holder, last = self._holder(name)
             if holder._parameters.get(last) is None:
-                place = ".".join(["layer.cores", *name.split(".")[:-1]])
-                found[name] = f"torch.nn.utils.{holder._way_back(last)}({place}, '{last}')"
+                found[name] = (way_back(holder, last), ".".join(name.split(".")[:-1]), last)
         return found
-
-    def _way_back(self, name: str) -> str:
-        """The function of `torch.nn.utils` that makes a computed value a parameter again."""
-        if name in getattr(self, "parametrizations", ()):
-            return "parametrize.remove_parametrizations"
-        if f"{name}_mask" in self._buffers:
-            return "prune.remove"
-        return "remove_weight_norm" if f"{name}_g" in self._parameters else "remove_spectral_norm"
 
     def __setattr__(self, name: str, value: Any) -> None:
         """As in `nn.Module`, but a parameter keeps its shape: the plans are made for it."""
@@ -110,17 +104,63 @@ def parameters_of(cores: Cores) -> list[nn.Parameter]:
 def check_shape(name: str, value: object, shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` if a parameter of a layer is given up, or replaced by one of another shape."""
     if value is None:
-        raise ShapeError(f"'{name}' of the layer has shape {shape}, but it was set to None.")
+        fix = "For a layer without a bias, compile with bias=False." if name == "bias" else ""
+        raise ShapeError(Problem(f"'{name}' of the layer has shape {shape}, but it was set to None.", fix))
     if isinstance(value, Tensor) and tuple(value.shape) != shape:
         text = f"'{name}' of the layer has shape {shape}, but it was set to a tensor of shape {tuple(value.shape)}."
         raise ShapeError(Problem(text, "For other ranks use tnmars.prune_ or tnmars.widen_, or compile a graph."))
 
 
-def check_parameters(cores: Cores, names: Iterable[str], layer: str, outcome: str = "Nothing was changed.") -> None:
-    """Raises `TnmarsError` if torch computes a core of a layer from other parameters, so that none can be written."""
-    for name, call in cores.computed(names).items():
-        text = f"core '{name}' of layer '{layer}' is not a parameter, because torch computes it. {outcome}"
-        raise TnmarsError(Problem(text, f"Make it a parameter first: {call}."))
+def check_bias(layer: Any, value: object) -> None:
+    """Raises `ShapeError` if a layer would lose its bias, get one that its graph does not have, or of another shape."""
+    if layer.graph.has_bias:
+        check_shape("bias", value, (layer.graph.out_features,))
+    elif value is not None:
+        text = "the layer has no bias, because its graph has none, but its bias was set."
+        raise ShapeError(Problem(text, "Compile it with bias=True."))
+
+
+def computed(layer: Any) -> dict[str, str]:
+    """What torch computes of a compiled layer from other parameters, each with the call that makes it a parameter."""
+    found = {}
+    held = (("core", "cores", layer.graph.cores), ("gate", "gates", layer.graph.bonds))
+    for what, attribute, names in held:
+        holder = layer._modules.get(attribute)
+        for name, (function, path, last) in ({} if holder is None else holder.computed(names)).items():
+            place = ".".join(filter(None, ("layer", attribute, path)))
+            found[f"{what} '{name}'"] = f"torch.nn.utils.{function}({place}, '{last}')"
+    if layer.graph.has_bias and layer._parameters.get("bias") is None:
+        found["the bias"] = f"torch.nn.utils.{way_back(layer, 'bias')}(layer, 'bias')"
+    return found
+
+
+def check_parameters(
+    layer: Any, name: str, outcome: str = "Nothing was changed.", but: tuple[str, ...] = ("the bias",)
+) -> None:
+    """Raises `TnmarsError` if torch computes a core or a gate of a layer from other parameters, so that none can be
+    written; with `but=()` also for the bias."""
+    for what, call in computed(layer).items():
+        if not what.startswith(but):
+            text = f"{what} of layer '{name}' is not a parameter, because torch computes it. {outcome}"
+            raise TnmarsError(Problem(text, f"Make it a parameter first: {call}."))
+
+
+def way_back(holder: nn.Module, name: str) -> str:
+    """The function of `torch.nn.utils` that makes a computed value of a module a parameter again."""
+    if name in getattr(holder, "parametrizations", ()):
+        return "parametrize.remove_parametrizations"
+    if f"{name}_mask" in holder._buffers:
+        return "prune.remove"
+    return "remove_weight_norm" if f"{name}_g" in holder._parameters else "remove_spectral_norm"
+
+
+def bias_of(layer: Any) -> Any:
+    """The bias of a layer as the next pass takes it: what the hooks of `torch.nn.utils` compute is computed now."""
+    if layer._parameters.get("bias") is None:
+        for hook in layer._forward_pre_hooks.values():
+            if isinstance(hook, (BasePruningMethod, WeightNorm, SpectralNorm)):
+                hook(layer, ())
+    return layer.bias
 
 
 def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:

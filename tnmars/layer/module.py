@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tnmars.graph import Graph
 from tnmars.layer import init
 from tnmars.layer.code import WEIGHT, Chosen, Code, Programs, code
-from tnmars.layer.cores import Cores, check_parameters, check_shape, plain_state
+from tnmars.layer.cores import Cores, check_bias, check_parameters, plain_state
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
@@ -212,9 +212,9 @@ class TNModule(Shell):
         return plain_state(state) | {"cached": None}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As in `nn.Module`, but a bias keeps its shape."""
-        if name == "bias" and isinstance(value, nn.Parameter):
-            check_shape(name, value, (self.graph.out_features,))
+        """As in `nn.Module`, but a bias stays, and keeps its shape."""
+        if name == "bias":
+            check_bias(self, value)
         super().__setattr__(name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ class TNModule(Shell):
         """Initializes cores, bias and gates again: the weight with the requested variance, the bias as torch does."""
         if self._anchor.is_meta:
             return
-        check_parameters(self.cores, self.graph.cores, "")
+        check_parameters(self, "", but=())
         init.fill_({name: self.cores.get(name) for name in self.graph.cores}, self.graph, self.rule)
         if self.bias is not None:
             bound = self.graph.fan_in**-0.5
@@ -281,20 +281,22 @@ class TNModule(Shell):
 
     def _apply(self, fn: Any, recurse: bool = True) -> TNModule:
         """As in `nn.Module`, but gates stay real and at least float32: with fewer digits they would not learn."""
-        before = [value.data for value in self._digits()]
+        before = [(value.data, None if value.grad is None else value.grad.data) for value in self._digits()]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._recent = Recent()
-        for value, was in zip(self._digits(), before, strict=True):
-            if value.is_complex():
-                value.data = was.to(value.device, real_dtype(value.dtype))
-            elif value.dtype not in (torch.float32, torch.float64):
-                value.data = was.to(value.device)
+        for value, (was, gradient) in zip(self._digits(), before, strict=True):
+            if value.dtype not in (torch.float32, torch.float64):
+                dtype = real_dtype(value.dtype) if value.is_complex() else was.dtype
+                value.data = was.to(value.device, dtype)
+                value.grad = None if gradient is None else gradient.to(value.device, dtype)
         return self
 
     def _digits(self) -> list[Tensor]:
-        """The tensors that gates are computed from."""
-        masks = self.masks
-        return [] if masks is None else [*self.logits(), masks.noise, masks.temperature, masks.unit]
+        """The tensors that gates are computed from, also where torch computes the logits."""
+        if self.masks is None or self.gates is None:
+            return []
+        own = [self.masks.noise, self.masks.temperature, self.masks.unit]
+        return [*self.gates.parameters(), *self.gates.buffers(), *own]
 
     def logits(self) -> list[nn.Parameter]:
         """The learned numbers of the gates, one vector for each bond in the graph's order; none without gates."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
+from tnmars.layer.cores import bias_of
 from tnmars.layer.module import Shell, TNModule
 from tnmars.models.chains import CONVOLUTIONS, TRANSPOSED, Part, chain
 from tnmars.models.parametrize import restore_
@@ -174,8 +175,14 @@ def _dense_layer(layer: TNModule, weight: nn.Parameter) -> nn.Module:
     made = BLANK[layer.graph.kind](layer.graph)
     made.register_parameter("weight", weight)
     if layer.bias is not None:
-        made.register_parameter("bias", layer.bias)
+        made.register_parameter("bias", _bias(layer))
     return made.train(layer.training)
+
+
+def _bias(layer: TNModule) -> nn.Parameter:
+    """The layer's own bias; where torch computes it, a parameter with its value."""
+    bias = bias_of(layer)
+    return bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias.detach().clone())
 
 
 def _linear(graph: Graph) -> nn.Module:
@@ -306,7 +313,7 @@ def _sequence(layer: TNModule, parts: list[Part], weights: list[nn.Parameter]) -
     for part, weight in zip(parts, weights, strict=True):
         part.blank.register_parameter("weight", weight)
     if layer.bias is not None:
-        parts[-1].blank.register_parameter("bias", layer.bias)
+        parts[-1].blank.register_parameter("bias", _bias(layer))
     made = parts[0].blank if len(parts) == 1 else nn.Sequential(*(part.blank for part in parts))
     return made.train(layer.training)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from tnmars.arguments import check_arguments
 from tnmars.errors import Problem, TnmarsError, listing, nearest
+from tnmars.layer.cores import check_parameters
 from tnmars.layer.module import TNModule
 from tnmars.select.base import Selector
 
@@ -30,8 +31,8 @@ def gate_(model: nn.Module, selector: Selector, names: str | Iterable[str] | Non
         The model given. If it is a single compiled layer, the layer in its place.
 
     Raises:
-        TnmarsError: No layer can have gates, a pattern matches none, or the selector is not one. Nothing was changed
-            then.
+        TnmarsError: No layer can have gates, a pattern matches none, the selector is not one, or torch computes a core
+            or the bias of a layer (`torch.nn.utils.parametrize`). Nothing was changed then.
 
     Example:
         >>> import tnmars
@@ -58,6 +59,8 @@ def gate_(model: nn.Module, selector: Selector, names: str | Iterable[str] | Non
             hint = f"Layers that can: {listing(list(fitting))}.{nearest(pattern, fitting)}"
             raise TnmarsError(Problem(f"'{pattern}' matches no layer that can have gates.", hint))
     chosen = {name: layer for name, layer in fitting.items() if any(fnmatchcase(name, text) for text in patterns)}
+    for name, layer in chosen.items():
+        check_parameters(layer, name, but=())
     made = {layer: _gated(layer, selector) for layer in dict.fromkeys(chosen.values())}
     for name, layer in chosen.items():
         if not name:

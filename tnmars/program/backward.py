@@ -28,7 +28,13 @@ def has_step(program: Program, frame: Frame) -> bool:
     is_flat = not (frame.spatial or frame.strides)
     last = program.made[program.result]
     is_made = bool(frame.dense) or isinstance(last, (Arrange, Matmul, Plus, Times, Total))
-    return is_flat and is_made and all(type(entry) in RULES for entry in program.instructions)
+    has_rules = all(type(entry) in RULES and not _is_changed(entry) for entry in program.instructions)
+    return is_flat and is_made and has_rules
+
+
+def _is_changed(entry: Instruction) -> bool:
+    """Whether a core is taken as something else than it is: as a diagonal, or a conjugate."""
+    return isinstance(entry, Fetch) and (entry.conj or bool(entry.repeated))
 
 
 def covered(form: Form, program: Program) -> Program:

@@ -96,7 +96,7 @@ def check_cores(model: nn.Module, name: str, layer: TNModule) -> None:
             f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model, cut "
             "it, and wrap it again."
         )
-    check_parameters(layer.cores, layer.graph.cores, name)
+    check_parameters(layer, name)
     own = {id(layer.cores.get(core)): core for core in layer.graph.cores}
     if len(own) < len(layer.graph.cores):
         raise TnmarsError(f"layer '{name}' has one parameter as two cores. Nothing was changed.\n  Untie them first.")

@@ -192,7 +192,7 @@ class LayerCut:
                 f"the parameters of layer '{name}' are sharded over ranks. Nothing was changed.\n  Gather the model "
                 "and its optimizer (torch.distributed.checkpoint.state_dict), cut it, and wrap it again."
             )
-        check_parameters(layer.cores, layer.graph.cores, name)
+        check_parameters(layer, name)
         self.layer, self.name = layer, name
         kept = joined(kept, more or {})
         self.first = cut(layer.graph, kept)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tnmars.errors import TnmarsError
 from tnmars.graph.counts import count
 from tnmars.layer.code import LAYOUTS, lies_in
+from tnmars.layer.cores import bias_of
 from tnmars.layer.forward import forward
 from tnmars.layer.kinds import kind_of
 from tnmars.layer.memory import is_short, no_output
@@ -46,7 +47,7 @@ class FrozenLayer(Shell):
         super().__init__(layer.graph, layer.device, layer.dtype)
         self.form = form
         self._prepare()
-        bias = layer.bias
+        bias = bias_of(layer)
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         with torch.no_grad():
             parts = layer.folded(form)

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
-from tnmars.layer.cores import check_parameters
+from tnmars.layer.cores import check_parameters, computed
 from tnmars.layer.distributed import is_first_rank, is_sharded
 from tnmars.layer.distributed import whole as whole_tensor
 from tnmars.layer.module import Shell, TNModule
@@ -45,8 +45,9 @@ def save(model: nn.Module, path: str | Path) -> None:
         path: The file to write. Its folder must exist.
 
     Raises:
-        TnmarsError: If a layer is frozen, torch computes one of its cores (`torch.nn.utils.parametrize`), the state
-            dict holds something that is not a tensor, or the file cannot be written.
+        TnmarsError: If a layer is frozen, torch computes one of its cores, its gates or its bias
+            (`torch.nn.utils.parametrize`), the state dict holds something that is not a tensor, or the file cannot be
+            written.
 
     Example:
         >>> import tempfile, tnmars
@@ -69,7 +70,7 @@ def contents(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
     layers: dict[TNModule, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, TNModule):
-            check_parameters(module.cores, module.graph.cores, name, "Nothing was saved.")
+            check_parameters(module, name, "Nothing was saved.", but=())
             if str(module.dtype) not in record.FLOATS:
                 text = f"layer '{name}' has dtype {module.dtype}, which cannot be saved. Nothing was saved."
                 raise TnmarsError(Problem(text, f"Types that can be saved: {', '.join(record.FLOATS)}."))
@@ -195,6 +196,9 @@ def _replace(model: nn.Module, held: Stored, entry: Mapping[str, Any], made: dic
             continue
         if isinstance(old, Shell) and not isinstance(old, TNModule):
             yield Problem(f"layer '{name}' of the model is frozen.", "Load into the model before it is frozen.")
+        for what, call in computed(old).items() if isinstance(old, TNModule) else ():
+            text = f"{what} of layer '{name}' of the model is not a parameter, because torch computes it."
+            yield Problem(text, f"Make it a parameter first: {call}.")
         yield from _other_kind(old, name, layer)
         for size in SIZES:
             have, want = getattr(old, size, None), getattr(layer, size, None)

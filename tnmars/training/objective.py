@@ -160,7 +160,7 @@ def param_groups(
         >>> optimizer = torch.optim.Adam(groups, fused=True)
     """
     check_arguments(param_groups, locals())
-    logits = {id(value) for _, layer in layers(model) for value in layer.logits()}
+    logits = {id(value) for _, layer in layers(model) if layer.gates is not None for value in layer.gates.parameters()}
     trained = [value for value in model.parameters() if value.requires_grad]
     others: dict[str, Any] = {"params": [value for value in trained if id(value) not in logits], "lr": lr}
     if weight_decay is not None:
