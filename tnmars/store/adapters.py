@@ -61,7 +61,7 @@ def save_adapters(model: nn.Module, path: str | Path) -> None:
             what = "holds another adapter" if isinstance(base, Adapted) else f"is a {type(delta).__name__} now"
             text = f"the adapter of layer '{names[0]}' {what}, which cannot be saved. Nothing was saved."
             raise TnmarsError(Problem(text, "Merge the adapters (tnmars.merge_adapters_), or use tnmars.save."))
-        check_parameters(delta.cores, delta.graph.cores, names[0], "Nothing was saved.")
+        check_parameters(delta, names[0], "Nothing was saved.", but=())
         entries.append({"names": names, "scale": adapted.scale, **record.to_json(delta)})
         for key, value in delta.state_dict(keep_vars=True).items():
             tensors[f"{names[0]}.{key}"] = whole_tensor(value)
