@@ -224,10 +224,12 @@ def image_for(graph: Graph, image: Sequence[int]) -> tuple[int, ...]:
     dilation = dict(graph.options).get("dilation", 1)
     steps = dilation if isinstance(dilation, tuple) else (int(dilation),) * len(graph.kernel_size)
     reach = [step * (taps - 1) + 1 for step, taps in zip(steps, graph.kernel_size, strict=True)]
+    padding = dict(graph.options).get("padding", 0)
+    sides = padding if isinstance(padding, tuple) else (0 if padding == "same" else int(padding),) * len(reach)
     if graph.kind == "conv_transpose":  # of whose output the padding is cut off
-        padding = dict(graph.options).get("padding", 0)
-        cut = padding if isinstance(padding, tuple) else (int(padding),) * len(graph.kernel_size)
-        reach = [2 * size + 1 for size in cut]
+        reach = [2 * size + 1 for size in sides]
+    elif "padding_mode" in dict(graph.options):  # what is padded comes from the image
+        reach = [max(pair) for pair in zip(reach, (size + 1 for size in sides), strict=True)]
     return tuple(map(max, zip(image, reach, strict=False)))
 
 
