@@ -17,7 +17,7 @@ def cores_after(rewrite: Rewrite, cores: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
-    """One core: entries taken from a core before, or the product of several, in float64."""
+    """One core: entries taken from a core before, or the product of several, in float64 or complex128."""
     if piece.is_part:
         return part_after(piece, cores[piece.sources[0].name])
     taken = [_taken(source, cores[source.name]) for source in piece.sources]
@@ -27,7 +27,8 @@ def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
     operands: list[object] = []
     for source, value in pairs:  # torch.einsum has 52 letters; of hundreds of edges, all but a few have size 1
         solid = [edge for edge in source.edges if edge in letters]
-        operands += [value.double().reshape([sizes[edge] for edge in solid]), [letters[edge] for edge in solid]]
+        wide = value.to(torch.promote_types(value.dtype, torch.float64))
+        operands += [wide.reshape([sizes[edge] for edge in solid]), [letters[edge] for edge in solid]]
     merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges if edge in letters])
     return merged.to(taken[0].dtype).reshape([sizes[edge] for edge in piece.edges]).contiguous()
 
