@@ -197,6 +197,9 @@ def shell(line: str) -> subprocess.CompletedProcess[bytes]:
     [
         ("tnmars schema > /dev/full", 3),
         ("tnmars schema >&-", 0),
+        (f"tnmars show {TT} >&-", 0),
+        (f"tnmars show {TT} <&- >&- 2>&-", 0),
+        ("tnmars check - <&-", 2),
         ("tnmars check none.yaml 2>&-", 2),
         ("tnmars check none.yaml 2> /dev/full", 3),
         ("tnmars check none.yaml > /dev/full 2>&1", 3),
