@@ -197,6 +197,9 @@ def shell(line: str) -> subprocess.CompletedProcess[bytes]:
     [
         ("tnmars schema > /dev/full", 3),
         ("tnmars schema >&-", 0),
+        (f"tnmars show {TT} >&-", 0),
+        (f"tnmars show {TT} <&- >&- 2>&-", 0),
+        ("tnmars check - <&-", 2),
         ("tnmars check none.yaml 2>&-", 2),
         ("tnmars check none.yaml 2> /dev/full", 3),
         ("tnmars check none.yaml > /dev/full 2>&1", 3),
@@ -288,3 +291,26 @@ def test_an_interrupt_before_signals_are_handled_is_quiet(is_installed: bool, tm
         env={**os.environ, "PYTHONPATH": folders},
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
+def test_an_interrupt_in_code_that_a_library_makes_has_the_same_status(tmp_path: Path) -> None:
+    """Python notes that text it runs was interrupted, and would end with its own status although that was handled."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass"
+    (tmp_path / "opt_einsum.py").write_text(f"exec({code!r})")
+    done = subprocess.run(
+        [sys.executable, "-m", "tnmars", "plan", TT],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(cli.__file__).parents[2])])},
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, b"", b"interrupted")
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_after_the_work_changes_nothing(number: str) -> None:
+    late = f"import atexit, os, signal; atexit.register(lambda: os.kill(os.getpid(), signal.{number}))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{late}; {entry_point()}", "check", TT], capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0 and done.stdout and done.stderr == b""

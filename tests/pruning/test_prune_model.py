@@ -20,6 +20,8 @@ from tnmars import Mars
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones, merge, mergeable
+from tnmars.program.choice import Planner
+from tnmars.pruning import mergers
 
 Keep = dict[str, tuple[int, ...]]
 
@@ -52,18 +54,51 @@ def test_mergers_that_are_proposed_save_numbers(graph: Graph) -> None:
         assert tnmars.count(merge(graph, term, first, second).graph).cores == before - saved < before
 
 
-def test_a_narrow_neck_is_merged_away() -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_a_narrow_neck_is_merged_away(dtype: torch.dtype) -> None:
     """Two cores whose bond is wider than either can use: one core is smaller and faster."""
     graph = tnmars.network(
         "linear", "A[i,r] B[r,o,s] C[s,j]", inputs=dict(i=4, j=3), outputs=dict(o=16), bonds=dict(r=8, s=6)
     )
     layer = compiled(graph, batch=16, selector=Given(), dtype=torch.float64)
+    layer.to(dtype)
+    for core in layer.cores.parameters():
+        core.data = torch.randn_like(core)
     set_gates(layer, {"r": torch.ones(8), "s": torch.ones(6)})
     small = tnmars.prune(layer)
     assert tnmars.count(small.graph).cores < tnmars.count(graph).cores
     assert len(tnmars.prune(layer, simplify=False).graph.cores) == 3
-    x = torch.randn(5, 12, dtype=torch.float64)
-    assert error(small(x), layer.eval()(x)) <= 1e-12
+    x = torch.randn(5, 12, dtype=dtype)
+    expected = layer.eval()(x)
+    assert (small(x) - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+def test_cores_with_many_edges_are_merged() -> None:
+    """torch.einsum has 52 letters, and most of these edges have size 1."""
+    modes = {f"i{at}": 2 if at in (3, 65) else 1 for at in range(70)}
+    names = list(modes)
+    cores = f"A[{','.join(names[:35])},r] B[r,o,{','.join(names[35:])}]"
+    graph = tnmars.network("linear", cores, inputs=modes, outputs={"o": 3}, bonds={"r": 5})
+    one, two = torch.randn(2, 5, dtype=torch.float64), torch.randn(5, 3, 2, dtype=torch.float64)
+    values = {"A": one.reshape(graph.cores["A"]), "B": two.reshape(graph.cores["B"])}
+    rewrite = merge(graph, graph.terms[0].name, "A", "B")
+    (merged,) = cores_after(rewrite, values).values()
+    assert merged.shape == rewrite.graph.cores["A"]
+    assert error(merged.flatten(), torch.einsum("ir,roj->ioj", one, two).flatten()) <= 1e-12
+
+
+def test_few_mergers_are_planned_in_a_long_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+
+    def counted(graph: Graph, _: object) -> float:
+        planned.append(len(graph.cores))
+        return 1.0
+
+    monkeypatch.setattr(mergers, "planned_time", counted)
+    graph = tnmars.families.tt("tensor", free=(1,) * 500, rank=2)
+    assert len(mergeable(graph)) > mergers.MOST_MERGERS
+    assert mergers.mergers(graph, Planner(graph, tnmars.CostModel(), 1)) == []
+    assert len(planned) > 2 and sum(planned) <= mergers.MOST_CORES + len(graph.cores)
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -49,15 +50,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     0 for success, 2 for bad input, 1 for a bug in tnmars, 3 if the output cannot be written, 130 if interrupted by
     Ctrl-C or SIGTERM.
     """
+    _open_streams()
     status = run(arguments)
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except OSError:
             status = status or 3
             _drop(stream)
     sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Lets streams that were closed by the shell lead nowhere, so that no file of ours takes their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -22,12 +22,16 @@ def core_after(piece: Piece, cores: Mapping[str, Tensor]) -> Tensor:
     if piece.is_part:
         return part_after(piece, cores[piece.sources[0].name])
     taken = [_taken(source, cores[source.name]) for source in piece.sources]
-    letters = {edge: at for at, edge in enumerate(dict.fromkeys(e for source in piece.sources for e in source.edges))}
+    pairs = list(zip(piece.sources, taken, strict=True))
+    sizes = {edge: size for source, value in pairs for edge, size in zip(source.edges, value.shape, strict=True)}
+    letters = {edge: at for at, edge in enumerate(edge for edge, size in sizes.items() if size > 1)}
     operands: list[object] = []
-    for source, value in zip(piece.sources, taken, strict=True):
-        operands += [wide(value).conj() if source.conj else wide(value), [letters[edge] for edge in source.edges]]
-    merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges])
-    return merged.resolve_conj().to(taken[0].dtype).contiguous()
+    for source, value in pairs:  # torch.einsum has 52 letters; of hundreds of edges, all but a few have size 1
+        solid = [edge for edge in source.edges if edge in letters]
+        given = wide(value).reshape([sizes[edge] for edge in solid])
+        operands += [given.conj() if source.conj else given, [letters[edge] for edge in solid]]
+    merged: Tensor = torch.einsum(*operands, [letters[edge] for edge in piece.edges if edge in letters])
+    return merged.resolve_conj().to(taken[0].dtype).reshape([sizes[edge] for edge in piece.edges]).contiguous()
 
 
 def part_after(piece: Piece, value: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from tnmars.program.choice import Planner, choose
 
 MOST_MERGERS = 64
 """The maximum number of mergers of two cores that are planned when a layer is simplified."""
+MOST_CORES = 4096
+"""The number of cores of all these plans together: fewer mergers are planned in graphs with more than 64 cores."""
 
 
 def mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
@@ -16,7 +18,8 @@ def mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
     rewrites, tried = list[Rewrite](), 0
     time = planned_time(graph, planner)
     pairs = mergeable(graph)
-    while pairs and tried < MOST_MERGERS:
+    most = min(MOST_MERGERS, MOST_CORES // max(1, len(graph.cores)))
+    while pairs and tried < most:
         term, first, second, _ = pairs.pop(0)
         rewrite = merge(graph, term, first, second)
         tried += 1
