@@ -109,3 +109,9 @@ def test_torchs_own_chain_has_the_conjugates() -> None:
     tnmars.as_torch_(made)
     assert not any(isinstance(module, tnmars.TNModule) for module in made.modules())
     assert error(made(X), before) < 1e-5
+
+
+@pytest.mark.parametrize("made", [tnmars.LSTM, tnmars.GRU])
+def test_recurrent_layers_are_refused_by_name(made: type) -> None:
+    with pytest.raises(tnmars.TnmarsError, match=rf"torch's {made.__name__} has no complex form"):
+        made(8, 8, family="lowrank", rank=2, dtype=C)

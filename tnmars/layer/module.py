@@ -286,7 +286,7 @@ class TNModule(Shell):
         self._recent = Recent()
         for value, was in zip(self._digits(), before, strict=True):
             if value.is_complex():
-                value.data = was.to(value.device, real_dtype(value.dtype))
+                value.data = was.to(value.device, torch.promote_types(was.dtype, real_dtype(value.dtype)))
             elif value.dtype not in (torch.float32, torch.float64):
                 value.data = was.to(value.device)
         return self
