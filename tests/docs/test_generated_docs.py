@@ -118,7 +118,7 @@ def test_shapes_in_words() -> None:
     assert doctest.testmod(shapes) == (0, 1)
     fields = {entry.key: entry.shape for entry in spec_page.record("map", "terms").fields}
     assert shapes.words(fields["inputs"]) == "table: input → list of axes"
-    assert shapes.words(fields["terms"]) == "table: term → table with `copies`, `bonds`, `cores`, `tied`"
+    assert shapes.words(fields["terms"]) == "table: term → table with `copies`, `bonds`, `cores`, `tied`, `conj`"
     assert shapes.words(SETTINGS["ranks"][0]) == "table: bond → size; or list of sizes; or list of lists of sizes"
 
 

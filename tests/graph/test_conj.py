@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,10 @@ import tnmars
 from tnmars.graph import Core, Graph
 from tnmars.graph.difference import difference
 from tnmars.graph.rewrite import conjugated, drop_ones, merge, prune, unconjugated
+from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
+from tnmars.program.choice import choose
+from tnmars.program.codec import form_from_json, form_to_json
 
 NORM = "A[i,r] B[r,j] C*[i,s] D*[s,j]"
 MODES = {"free": {"i": 2, "j": 3}, "bonds": 2, "shared": ("i", "j")}
@@ -84,3 +89,16 @@ def test_a_core_that_is_not_there_is_told() -> None:
     with pytest.raises(tnmars.GraphError, match=r"expected '\['"):
         tnmars.network("tensor", "A**[i]", free={"i": 2})
     assert replace(Core("A", ("i",)), conj=True).conj
+
+
+@settings(max_examples=cases(300))
+@given(graphs(terms=1).flatmap(conjugates))
+def test_plans_are_read_back_only_for_the_same_conjugates(graph: Graph) -> None:
+    form = choose(graph, 3, Weighing(CostModel()))[0]
+    data = json.loads(json.dumps(form_to_json(form)))
+    assert form_from_json(data, graph) == form
+    if not graph.conjugated:
+        assert "conj" not in json.dumps(data)
+    else:
+        with pytest.raises(tnmars.TnmarsError, match="with a conjugate that the graph has not"):
+            form_from_json(data, unconjugated(graph))

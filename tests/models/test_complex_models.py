@@ -100,3 +100,18 @@ def test_calibration_data_are_refused_by_name() -> None:
     with pytest.raises(tnmars.TnmarsError, match=r"type torch.complex64, but a metric is for real ones\."):
         tnmars.compress_(made, {"*": "lowrank"}, budget="1.5x", data=[X])
     assert type(made[0]) is nn.Linear
+
+
+def test_torchs_own_chain_has_the_conjugates() -> None:
+    graph = tnmars.network("linear", "A[i,r] B*[r,o]", inputs={"i": 16}, outputs={"o": 24}, bonds=3)
+    made = nn.Sequential(tnmars.compile(graph, dtype=C, warn=False)).eval()
+    before = made(X)
+    tnmars.as_torch_(made)
+    assert not any(isinstance(module, tnmars.TNModule) for module in made.modules())
+    assert error(made(X), before) < 1e-5
+
+
+@pytest.mark.parametrize("made", [tnmars.LSTM, tnmars.GRU])
+def test_recurrent_layers_are_refused_by_name(made: type) -> None:
+    with pytest.raises(tnmars.TnmarsError, match=rf"torch's {made.__name__} has no complex form"):
+        made(8, 8, family="lowrank", rank=2, dtype=C)

@@ -69,7 +69,7 @@ def _cores(graph: Graph, term: Term, drawn: Scene) -> Iterator[Group]:
         box = drawn.cores[core.name]
         shape = [sizes[edge] for edge in core.edges]
         pairs = " x ".join(f"{edge} {size:,}" for edge, size in zip(core.edges, shape, strict=True)) or "scalar"
-        tip = f"{core.name}: {pairs}, {plural(prod(shape), 'parameter')}"
+        tip = f"{core.name}: {pairs}, {plural(prod(shape), 'parameter')}{', conjugate' if core.conj else ''}"
         corner = box.x - box.wide // 2, box.y - box.high // 2
         pill = Pill("core", *corner, box.wide, box.high, box.high // 2)
         name = words("name", box.x, box.y + CORE_FONT // 3 + 1, shorten(core.name, LONGEST_NAME))

@@ -286,7 +286,7 @@ class TNModule(Shell):
         self._recent = Recent()
         for value, (was, gradient) in zip(self._digits(), before, strict=True):
             if value.dtype not in (torch.float32, torch.float64):
-                dtype = real_dtype(value.dtype) if value.is_complex() else was.dtype
+                dtype = torch.promote_types(was.dtype, real_dtype(value.dtype)) if value.is_complex() else was.dtype
                 value.data = was.to(value.device, dtype)
                 value.grad = None if gradient is None else gradient.to(value.device, dtype)
         return self

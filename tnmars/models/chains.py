@@ -112,7 +112,8 @@ def _pieces(layer: TNModule) -> list[Piece]:
     pieces = []
     for core in term.cores:
         held = layer.cores.get(layer.graph.qualified(term, core.name))
-        pieces.append(Piece(core.name, core.edges, held.detach(), held.requires_grad))
+        value = held.detach().conj().resolve_conj() if core.conj else held.detach()
+        pieces.append(Piece(core.name, core.edges, value, held.requires_grad))
     while (pair := _scaled(pieces, bonds)) is not None:
         small, large = pair
         others = [piece for piece in pieces if piece is not small and piece is not large]

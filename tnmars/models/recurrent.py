@@ -88,7 +88,7 @@ def LSTM(  # noqa: N802
     """
     check_arguments(LSTM, locals())
     _check(input_size, hidden_size, num_layers, dropout, proj_size)
-    check_place(device, dtype)
+    _check_place(device, dtype, "LSTM")
     sizes = input_size, hidden_size, num_layers
     kept: dict[str, Any] = {"proj_size": proj_size, "device": device, "dtype": dtype}
     layer = nn.LSTM(*sizes, bias, batch_first, dropout, bidirectional, **kept)
@@ -146,10 +146,19 @@ def GRU(  # noqa: N802
     """
     check_arguments(GRU, locals())
     _check(input_size, hidden_size, num_layers, dropout)
-    check_place(device, dtype)
+    _check_place(device, dtype, "GRU")
     sizes = input_size, hidden_size, num_layers
     layer = nn.GRU(*sizes, bias, batch_first, dropout, bidirectional, device=device, dtype=dtype)
     return _rebuilt_(layer, 3, {"input": input, "recurrent": recurrent}, family, rank, options)
+
+
+def _check_place(device: torch.device | str | None, dtype: torch.dtype | None, name: str) -> None:
+    """Raises `TnmarsError` for a device or a type that torch's own layer cannot have."""
+    check_place(device, dtype)
+    if dtype is not None and dtype.is_complex:
+        raise TnmarsError(
+            f"dtype is {dtype}, but torch's {name} has no complex form; it must be a floating-point type."
+        )
 
 
 def _check(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int = 0) -> None:
