@@ -116,6 +116,7 @@ def test_gradients_are_those_of_the_plain_program(data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tape, "LARGE", data.draw(st.sampled_from((1, 8, 1 << 18))))
         patch.setattr(tape, "WIDE", data.draw(st.sampled_from((1, 1 << 14))))
+        patch.setattr(tape, "ROOM", data.draw(st.sampled_from((20, 1 << 24))))
         backward.training_step.cache_clear()
         made, plain = runnable(form, gated), code(replace(form, is_planned=False), gated)
         inputs, bias, given_ = arguments(made, graph, data.draw(st.sampled_from((1, 5, 9))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
 
@@ -29,10 +29,21 @@ class Line:
 class Slots:
     """Buffers that are kept, and the values that are written into them."""
 
+    room: int
+    """The most entries of all buffers together."""
     entries: list[int] = field(default_factory=list)
     """The largest number of entries that each buffer holds."""
     views: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     """For each value, its buffer and its shape, as source."""
+
+    def fit(self, free: list[int], count: int) -> int | None:
+        """The free buffer whose size is nearest, or a new one; None if there is no room."""
+        slot = min(free, key=lambda at: abs(self.entries[at] - count), default=len(self.entries))
+        have = self.entries[slot] if slot < len(self.entries) else 0
+        if sum(self.entries) + max(count - have, 0) > self.room:
+            return None
+        self.entries[slot:] = [max(have, count), *self.entries[slot + 1 :]]
+        return slot
 
 
 def read_by(text: str) -> list[str]:
@@ -58,7 +69,8 @@ def assign(lines: Sequence[Line], given: Sequence[str], leaving: set[str], slots
     `given` are other values to delete. A value that leaves the function, or whose memory one that leaves may share, has
     no buffer. A buffer is used again once nothing reads its value any more.
     """
-    homes, outside = _apart(lines, leaving, large)
+    homes = home_of(lines)
+    outside = {homes.get(name, name) for name in leaving}
     last: dict[str, int] = {}
     for at, line in enumerate(lines):
         for name in read_by(line.text):
@@ -67,43 +79,20 @@ def assign(lines: Sequence[Line], given: Sequence[str], leaving: set[str], slots
     for name, home in homes.items():
         ends[home] = max(ends.get(home, -1), last.get(name, -1))
     local = {*given, *homes} - leaving
-    free = list(range(len(slots.entries)))
-    busy: list[tuple[int, int]] = []  # end and buffer
+    busy: dict[int, int] = {}  # the end of what a buffer holds
     source: list[str] = []
     for at, line in enumerate(lines):
-        is_own = line.out not in outside and homes[line.out] == line.out
-        if is_own and line.into and line.entries >= large:
-            free += [slot for end, slot in busy if end < at]
-            busy = [(end, slot) for end, slot in busy if end >= at]
-            slot = _fit(free, slots.entries, line.entries)
-            busy.append((ends[line.out], slot))
+        slot = None
+        if line.into and line.entries >= large and line.out not in outside and homes[line.out] == line.out:
+            free = [slot for slot in range(len(slots.entries)) if busy.get(slot, -1) < at]
+            slot = slots.fit(free, line.entries)
+        if slot is None:
+            source.append(f"{line.out} = {line.text}" if line.out else line.text)
+        else:
+            busy[slot] = ends[line.out]
             name = f"kept[{len(slots.views)}]"
             slots.views.append((slot, line.shape))
             source += [line.into.format(name), f"{line.out} = {name}"]
-        else:
-            source.append(f"{line.out} = {line.text}" if line.out else line.text)
         done = [name for name in dict.fromkeys(read_by(line.text)) if last[name] == at and name in local]
         source += [f"del {', '.join(done)}"] if done else []
     return source
-
-
-def _apart(lines: Sequence[Line], leaving: set[str], large: int) -> tuple[dict[str, str], set[str]]:
-    """The memory of each value, and the memory that leaves. What is copied into a buffer shares none."""
-    copied = {line.out for line in lines if line.view_of and line.into and line.entries >= large}
-    while True:
-        homes = home_of([replace(line, view_of="") if line.out in copied else line for line in lines])
-        outside = {homes.get(name, name) for name in leaving}
-        if not copied & outside:
-            return homes, outside
-        copied -= outside
-
-
-def _fit(free: list[int], entries: list[int], count: int) -> int:
-    """The free buffer whose size is nearest; a new one if there is none."""
-    if not free:
-        entries.append(count)
-        return len(entries) - 1
-    slot = min(free, key=lambda at: abs(entries[at] - count))
-    free.remove(slot)
-    entries[slot] = max(entries[slot], count)
-    return slot

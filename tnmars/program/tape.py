@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tnmars.plan.steps import Groups, flat, volume
+from tnmars.plan.steps import Groups, flat, runs, volume
 from tnmars.program.base import Instruction, Name
 from tnmars.program.emit import WRITE, Writer, arranged, permuted
 from tnmars.program.form import Frame
@@ -20,6 +20,8 @@ from tnmars.program.slots import Line, Slots, assign, home_of, read_by
 
 LARGE = 1 << 18
 """A value with at least this many entries is written into a kept buffer, because fresh memory is slow."""
+ROOM = 1 << 24
+"""The most entries of all kept buffers together; what does not fit is made as usual."""
 WIDE = 1 << 14
 """The gradient of a factor with at least this many entries, which many matrices share, is added up one by one."""
 
@@ -81,7 +83,7 @@ class Tape:
         homes = home_of([*self.forth, *self.back])
         direct = {*(name for name in used if name in given), *(homes.get(name, name) for name in held)}
         saved = [name for name in self.arguments if name in direct]
-        slots = Slots()
+        slots = Slots(ROOM)
         forth = assign(self.forth, (), {"y", *held}, slots, LARGE)
         back = assign(self.back, held, set(self.found.values()), slots, LARGE)
         lines = ["import torch", "import torch.nn.functional as F", "", ""]
@@ -157,19 +159,16 @@ class Tape:
                 source = given[0] if len(given) == 1 else ""
                 self.forth.append(Line(name, text, view_of=source))
             return
-        source = writer.of(entry.reads[0]) if isinstance(entry, (Arrange, Weight)) else ""
-        if isinstance(entry, Arrange) and entry.is_copy(self.program.read_by(entry), writer.sizes):
-            # a reshape would share memory after all where a data axis has length 1
-            text, _ = permuted(writer, source, writer.axes(entry.source), entry.axes)
-            written = f"{text}.clone(memory_format=torch.contiguous_format).view({writer.shape(entry.axes)})"
-            source = ""
         room = self._room(entry.axes)
-        self.forth.append(Line(entry.out, written, self._into(entry, written), *room, view_of=source))
+        if isinstance(entry, Arrange):
+            text, into, source = self._arranged(writer.of(entry.source), writer.axes(entry.source), entry.axes)
+            self.forth.append(Line(entry.out, text, into, *room, view_of=source))
+        else:
+            source = writer.of(entry.reads[0]) if isinstance(entry, Weight) else ""
+            self.forth.append(Line(entry.out, written, self._into(entry, written), *room, view_of=source))
 
     def _into(self, entry: Instruction, text: str) -> str:
         """How a value is written into a tensor; empty if it is not."""
-        if isinstance(entry, Arrange):
-            return self._copied(self.writer.of(entry.source), self.writer.axes(entry.source), entry.axes)
         if isinstance(entry, Matmul) and text.startswith(("torch.mm(", "torch.bmm(")):
             return f"{text[:-1]}, out={{}})"
         if isinstance(entry, (Times, Plus)):
@@ -177,10 +176,16 @@ class Tape:
             return f"torch.{call}({self.writer.of(entry.left)}, {self.writer.of(entry.right)}, out={{}})"
         return ""
 
-    def _copied(self, source: str, have: Groups, wanted: Groups) -> str:
-        """How a value in another order is written into a tensor; empty if it can be a view."""
+    def _arranged(self, source: str, have: Groups, wanted: Groups) -> tuple[str, str, str]:
+        """A value with other axes: the expression, how it is written into a tensor, and what it may share memory with.
+
+        What is not a view is copied in any case: `reshape` would share memory where a data axis has length 1.
+        """
+        if runs(flat(have), [group for group in wanted if group], self.writer.sizes):
+            return arranged(self.writer, source, have, wanted), "", source
         text, moved = permuted(self.writer, source, have, wanted)
-        return "" if moved in (have, wanted) else f"{{}}.view({self.writer.shape(moved)}).copy_({text})"
+        copy = f"{text}.clone(memory_format=torch.contiguous_format).view({self.writer.shape(wanted)})"
+        return copy, f"{{}}.view({self.writer.shape(moved)}).copy_({text})", ""
 
     def _close(self) -> None:
         frame, result = self.frame, self.program.result
@@ -262,8 +267,8 @@ class Tape:
         """Adds a gradient with other axes to that of a value."""
         if name not in self.sloped:
             return
-        wanted = self.writer.axes(name)
-        self.add(name, arranged(self.writer, slope, have, wanted), self._copied(slope, have, wanted), slope)
+        text, into, source = self._arranged(slope, have, self.writer.axes(name))
+        self.add(name, text, into, source)
 
 
 def _turn(text: str) -> str:
