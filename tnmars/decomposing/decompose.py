@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.decomposing.als import Goal, alternated
 from tnmars.decomposing.evbmf import evbmf_rank
 from tnmars.decomposing.factors import Weighting
@@ -159,6 +159,8 @@ def decompose(
         ({'r': 6}, 192)
     """
     check_arguments(decompose, locals())
+    ranks, error, energy, parameters, starts, steps = own((ranks, error, energy, parameters, starts, steps))
+    seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
     values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)

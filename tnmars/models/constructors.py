@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.compiler import compile
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
@@ -60,6 +60,7 @@ def Linear(  # noqa: N802
         (784, 625, ['r1', 'r2'])
     """
     check_arguments(Linear, locals())
+    in_features, out_features, bias, rank, options = own((in_features, out_features, bias, rank, options))
     return _made("linear", in_features, out_features, (), {"bias": bias}, family, rank, options)
 
 
@@ -80,9 +81,10 @@ def _conv(ndim: int, name: str) -> Any:
         **options: Any,
     ) -> TNModule:
         check_arguments(conv, locals())
+        kernel_size, groups, bias, rank, options = own((kernel_size, groups, bias, rank, options))
         kernel = (kernel_size,) * ndim if isinstance(kernel_size, int) else tuple(kernel_size)
-        own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
-        return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
+        given = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
+        return _made("conv", in_channels, out_channels, kernel, given, family, rank, options, groups)
 
     conv.__name__ = conv.__qualname__ = name
     conv.__doc__ = _CONV.format(name=name, kernel=f"({', '.join(['3'] * ndim)}{',' if ndim == 1 else ''})")
@@ -151,10 +153,11 @@ def Embedding(  # noqa: N802
         (10000, 128)
     """
     check_arguments(Embedding, locals())
-    own: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
+    num_embeddings, embedding_dim, rank, options = own((num_embeddings, embedding_dim, rank, options))
+    given: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
     if "mode" in options:
-        own["mode"] = options.pop("mode")
-    return _made("embedding", num_embeddings, embedding_dim, (), own, family, rank, options)
+        given["mode"] = options.pop("mode")
+    return _made("embedding", num_embeddings, embedding_dim, (), given, family, rank, options)
 
 
 def _made(
