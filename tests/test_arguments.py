@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from strategies import THOROUGH
@@ -515,3 +516,34 @@ def test_an_internal_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complaint("hasty", "name", "none").startswith("changes the model")
     assert complaint("blind", "name", "odd") == "takes a value of an unknown class"
     assert complaint("blind", "name", "none") == ""
+
+
+def as_numpy(value: Any) -> Any:
+    """A number as one of numpy's, also inside of a tuple, a list or a table. Any other value stays as it is."""
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        return np.int64(value)
+    if isinstance(value, float):
+        return np.float32(value) if float(np.float32(value)) == value else np.float64(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(as_numpy, value))
+    return {key: as_numpy(entry) for key, entry in value.items()} if type(value) is dict else value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_numbers_of_numpy_are_as_good(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name])
+    wrong = {}
+    for argument in CALLS[name]():
+        given = CALLS[name]()
+        other = as_numpy(given[argument])
+        if other is given[argument] or repr(other) == repr(given[argument]):
+            continue
+        try:
+            call(PUBLIC[name], given | {argument: other})
+        except Exception as error:
+            wrong[argument] = f"{type(error).__name__}: {error}"
+    assert wrong == {}

@@ -10,6 +10,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from inspect import Parameter
 from numbers import Integral, Real
@@ -61,6 +62,41 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, Any], b
         value = given.get(name)
         if name not in but and not (isinstance(value, quick) and (value.__class__ is not bool or bool in quick)):
             _check(name, value, hint)
+
+
+def own(value: Any) -> Any:
+    """A value with the numbers and truth values of NumPy as Python's own, also inside of tuples, lists and tables.
+
+    >>> import numpy
+    >>> own((numpy.int64(2), numpy.float32(0.5), numpy.True_, "r")), own({"r": numpy.int64(3)})
+    ((2, 0.5, True, 'r'), {'r': 3})
+    """
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind(map(own, value))
+    if kind is dict:
+        return {key: own(entry) for key, entry in value.items()}
+    if kind in _PLAIN:
+        return value
+    if kind.__name__ in ("bool", "bool_") and kind.__module__ == "numpy":
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def own_fields(made: Any) -> None:
+    """Makes the numbers of a new frozen dataclass Python's own; for its `__post_init__`."""
+    for field in fields(made):
+        object.__setattr__(made, field.name, own(getattr(made, field.name)))
+
+
+def own_seed(seed: Any) -> Any:
+    """A seed as Python's own integer, or None. Raises `TnmarsError` if torch could not take it."""
+    seed = own(seed)
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise TnmarsError(f"seed is {_shown(seed)}, but must be an integer of at most 64 bits.")
+    return seed
 
 
 @cache

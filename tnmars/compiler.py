@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
@@ -87,6 +87,7 @@ def compile(
         torch.Size([7, 15])
     """
     check_arguments(compile, locals())
+    bias, init, batch, image = own((bias, init, batch, image))
     if selector is not None and not isinstance(selector, Selector):
         raise TnmarsError(
             f"selector is {selector!r}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from tnmars.arguments import own
 from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph.factor import factor, factor_up
 from tnmars.graph.fields import Fields
@@ -152,6 +153,7 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
     >>> layer_weight("conv", 16, 16, (3, 3), 1, groups=16)
     {'groups': (16,), 'kernel': (3, 3)}
     """
+    groups = own(groups)
     if not is_int(groups, 1) or inside % groups or outside % groups:
         text = f"groups is {groups!r}, but must be a number that divides {inside:,} inputs and {outside:,} outputs."
         raise GraphError(Problem(text, "Every group has as many inputs, and as many outputs, as the others."))

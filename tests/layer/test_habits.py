@@ -187,21 +187,99 @@ def test_logits_of_a_loaded_state_are_looked_at() -> None:
         layer(x)
 
 
-def test_finite_logits_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entries are read after a change, not in every pass."""
-    layer = tnmars.compile(LINEAR, selector=tnmars.Mars()).eval()
-    (x,) = inputs_of(LINEAR)
+NOT_FINITE = "the logits of .*bond.* are NaN or infinite: training has diverged"
+
+
+def spoil_fill(layer: tnmars.TNModule) -> None:
+    layer.gates.r.data.fill_(nan)
+
+
+def spoil_data(layer: tnmars.TNModule) -> None:
+    layer.gates.r.data = torch.tensor([0.0, nan, 1.0])
+
+
+def spoil_vector(layer: tnmars.TNModule) -> None:
+    nn.utils.vector_to_parameters(torch.full((3,), inf), layer.gates.parameters())
+
+
+SPOILERS = [spoil_fill, spoil_data, spoil_vector]
+"""Changes of logits that torch does not count."""
+
+
+@pytest.mark.parametrize("spoil", SPOILERS, ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("selector", [tnmars.Mars(), tnmars.Mars(sample_in_eval=True)], ids=["rounded", "sampled"])
+@pytest.mark.parametrize("open_only", [False, True])
+def test_logits_are_looked_at_in_every_pass_of_evaluation(
+    spoil: Callable[[tnmars.TNModule], None], selector: tnmars.Selector, open_only: bool
+) -> None:
+    layer = tnmars.compile(LOW, selector=selector, open_only=open_only).eval()
+    x = torch.randn(3, 8)
+    for _ in range(3):
+        assert layer(x).isfinite().all()
+    spoil(layer)
+    for _ in range(2):
+        with pytest.raises(tnmars.TnmarsError, match=NOT_FINITE):
+            layer(x)
+    assert "; 42 parameters (48 dense)" in str(tnmars.summary(layer))  # not "42 -> 14": nothing can be decided
+
+
+def test_logits_of_a_functional_call_are_looked_at() -> None:
+    layer = tnmars.compile(LOW, selector=tnmars.Mars()).eval()
+    x = torch.randn(3, 8)
+    for _ in range(20):
+        layer(x)
+        with pytest.raises(tnmars.TnmarsError, match=NOT_FINITE):
+            torch.func.functional_call(layer, {"gates.r": torch.full((3,), nan)}, (x,))
+    states = {"gates.r": torch.stack([torch.zeros(3), torch.full((3,), nan)])}
+    with pytest.raises(tnmars.TnmarsError, match=NOT_FINITE):
+        torch.vmap(lambda state: torch.func.functional_call(layer, state, (x,)))(states)
+
+
+def test_logits_made_in_inference_mode_are_looked_at() -> None:
+    with torch.inference_mode():
+        layer = tnmars.compile(LOW, selector=tnmars.Mars()).eval()
+        layer(torch.ones(2, 8))
+        layer.gates.r[0] = nan
+        with pytest.raises(tnmars.TnmarsError, match=NOT_FINITE):
+            layer(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_logits_are_looked_at_in_compiled_code(fullgraph: bool) -> None:
+    layer = tnmars.compile(LOW, selector=tnmars.Mars()).eval()
+    fast = torch.compile(layer, backend="eager", fullgraph=fullgraph)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(fast(x), layer(x))
+    layer.gates.r.data.fill_(nan)
+    with pytest.raises((tnmars.TnmarsError, RuntimeError), match=NOT_FINITE):
+        fast(x)
+
+
+def test_finite_logits_of_an_accelerator_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their entries are read after a change, not in every pass. What was looked at is not in a pickle."""
+    monkeypatch.setattr("tnmars.layer.masks.NEAR", ())
+    layer = tnmars.compile(LOW, selector=tnmars.Mars()).eval()
+    x = torch.randn(3, 8)
     layer(x)
+    assert "_checked" in vars(layer.masks) and "_checked" not in vars(copy.deepcopy(layer).masks)
     monkeypatch.setattr("tnmars.layer.masks.is_finite", lambda logits: pytest.fail("looked at again"))
     layer(x)
     with torch.inference_mode():
         layer(x)
     layer.train()(x)
+    layer.eval()
+    with torch.no_grad():
+        layer.gates.r.add_(0.0)
     with pytest.raises(pytest.fail.Exception):
-        layer.logits()[0].data.add_(0)  # not seen
-        with torch.no_grad():
-            layer.logits()[0].add_(0.0)
-        layer.eval()(x)
+        layer(x)
+    with pytest.raises(pytest.fail.Exception):
+        torch.func.functional_call(layer, {"gates.r": torch.zeros(3)}, (x,))
+
+
+def test_training_does_not_look_at_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = tnmars.compile(LOW, selector=tnmars.Mars())
+    monkeypatch.setattr("tnmars.layer.masks.is_finite", lambda logits: pytest.fail("looked at"))
+    layer(torch.randn(3, 8)).sum().backward()
 
 
 # --- inputs by name ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.decomposing.als import Goal, alternated
 from tnmars.decomposing.evbmf import evbmf_rank
 from tnmars.decomposing.factors import Weighting
@@ -163,6 +163,8 @@ def decompose(
     """
     check_arguments(decompose, locals())
     check_plain(graph, "a decomposition")
+    ranks, error, energy, parameters, starts, steps = own((ranks, error, energy, parameters, starts, steps))
+    seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
     if weight.is_complex() and metric is not None and not metric.is_empty:

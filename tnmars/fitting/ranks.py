@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import spec
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.ranks import Aim, Ranks
 from tnmars.decomposing.refine import Data
@@ -112,6 +112,8 @@ def fit(
         {'r': 2} (12, 15)
     """
     check_arguments(fit, locals())
+    ranks, error, energy, parameters, steps = own((ranks, error, energy, parameters, steps))
+    seed = own_seed(seed)
     before = graph if isinstance(graph, Graph) else spec.load(graph)
     check_plain(before, "a fit")
     aim = Aim(ranks, error, energy, parameters)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tnmars.arguments import own
 from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.graph.kinds import BAGS, BORDERS, Kind, Option
 from tnmars.graph.parts import MAX_STRIDE, as_int, is_int
@@ -15,7 +16,8 @@ OptionValue = int | str | tuple[int, ...]
 
 
 def plain(value: object) -> object:
-    """A value with NumPy's integers, also in a list, as Python's own."""
+    """A value with NumPy's numbers, also in a list, as Python's own."""
+    value = own(value)
     return type(value)(map(as_int, value)) if isinstance(value, (list, tuple)) else as_int(value)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import whole
+from tnmars.layer.masks import diverged, is_finite
 from tnmars.layer.module import TNModule
 from tnmars.layer.numbers import squared
 
@@ -22,10 +23,14 @@ def is_selecting(layer: TNModule) -> bool:
 def kept_slices(layer: TNModule) -> list[Tensor]:
     """Which slices of each bond are kept, as vectors of booleans in the graph's order, computed on this rank alone.
 
-    Raises `TnmarsError` if that depends on norms that are not finite.
+    Raises `TnmarsError` if that depends on logits or norms that are not finite.
     """
     if layer.masks is not None:
-        return layer.masks.keep([whole(logits) for logits in layer.logits()])
+        logits = [whole(each) for each in layer.logits()]
+        for bond, each in zip(layer.graph.bonds, logits, strict=True):
+            if not is_finite(each):
+                raise diverged(f"bond '{bond}'")
+        return layer.masks.keep(logits)
     assert layer.selector is not None
     kept = []
     for bond, norms in _norms(layer).items():
@@ -38,10 +43,11 @@ def kept_slices(layer: TNModule) -> list[Tensor]:
 
 @torch.no_grad()
 def can_decide(layer: TNModule) -> bool:
-    """Whether the selector of a layer can tell what to keep: where norms decide, they must be finite."""
+    """Whether the selector of a layer can tell what to keep: the logits or norms that decide must be finite."""
     if not is_selecting(layer):
         return False
-    return layer.masks is not None or all(bool(norms.isfinite().all()) for norms in _norms(layer).values())
+    deciding = _norms(layer).values() if layer.masks is None else map(whole, layer.logits())
+    return all(map(is_finite, deciding))
 
 
 def _norms(layer: TNModule) -> dict[str, Tensor]:

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.numbers import gate_dtype
-from tnmars.layer.torch_state import copy_all_, is_plain, is_traced_whole
+from tnmars.layer.torch_state import assert_in_graph, copy_all_, is_exported, is_readable, is_traced_whole, unwrapped
 from tnmars.select.base import Selector
 
+DIVERGED = "are NaN or infinite: training has diverged."
+NEAR = ("cpu",)
+"""Devices whose entries can be read in every pass."""
 UNSCHEDULED = 1000
 """After this many training passes without a step of a schedule, the user has probably forgotten it."""
 
@@ -43,8 +46,8 @@ class Masks(nn.Module):
     sampled: tuple[Tensor, ...] | None = None
     """The sample of the gates, if it was drawn together with those of other layers; see `tnmars.sampled`."""
 
-    _checked: list[tuple[int, int]] | None = None
-    """The logits that were last found to be finite, each with the number of its changes."""
+    _checked: list[tuple[Tensor, int]] | None = None
+    """The logits on an accelerator that were last found to be finite, each with the number of its changes."""
 
     def __init__(
         self,
@@ -130,8 +133,9 @@ class Masks(nn.Module):
             return self.held
         if self.sampled is not None and self.is_drawn:
             return self.sampled
-        if not self.is_drawn:
+        if not self.training:
             self._check_logits(logits)
+        if not self.is_drawn:
             pairs = zip(self.keep(logits), self.rounded(logits), strict=True)
             return tuple(torch.where(kept, value, torch.zeros_like(value)) for kept, value in pairs)
         if not is_traced_whole():
@@ -139,19 +143,25 @@ class Masks(nn.Module):
         return torch.split(self.selector.sample(_joined(logits), self.noise, self.temperature), self.lengths)
 
     def _check_logits(self, logits: Sequence[Tensor]) -> None:
-        """Raises `TnmarsError` if a logit is not finite. Logits are looked at again only after they have changed."""
-        if torch.compiler.is_compiling():
+        """Raises `TnmarsError` if a logit is not finite. What is traced checks when it runs, but for an exported model.
+
+        On an accelerator, whose entries take a while to arrive, logits are looked at again only after a change.
+        """
+        if is_traced_whole():
+            if not is_exported():
+                assert_in_graph(torch.isfinite(_joined(logits)).all(), f"the logits of a bond {DIVERGED}")
             return
-        try:
-            now = [(id(value), value._version) for value in logits]
-        except RuntimeError:  # tensors of inference mode do not count their changes
+        logits = [unwrapped(value) for value in logits]
+        if not all(map(is_readable, logits)):
             return
-        if now == self._checked or not is_plain() or logits[0].is_meta:
+        is_near = all(value.device.type in NEAR for value in logits)
+        now = [] if is_near or any(value.is_inference() for value in logits) else _changes(logits)
+        if now and self._checked is not None and all(map(_is_same, now, self._checked)):
             return
         for bond, value in zip(self.sizes, logits, strict=True):
             if not is_finite(value):
                 raise diverged(f"bond '{bond}'")
-        self._checked = now
+        self._checked = now or None
 
     @torch.no_grad()
     def count_shut_(self, logits: Sequence[Tensor]) -> None:
@@ -163,6 +173,8 @@ class Masks(nn.Module):
         """The gates of each bond as `forward` draws them, and which of them are open or have a gradient."""
         if self.held is not None:
             return self.held, [(gates != 0.0).tolist() for gates in self.held]
+        if not self.training:
+            self._check_logits(logits)
         self.watch()
         gates, is_open = self.selector.sample_open(_joined(logits), self.noise, self.temperature)
         flags = torch.split(is_open, self.lengths)
@@ -201,6 +213,9 @@ class Masks(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.selector}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_checked"}
+
 
 def _joined(logits: Sequence[Tensor]) -> Tensor:
     return torch.cat(tuple(logits)) if len(logits) > 1 else logits[0]
@@ -223,6 +238,15 @@ def redraw_all_(drawn: Sequence[tuple[Masks, Tensor, float]], *, is_warm: bool) 
     copy_all_(places, values)
 
 
+def _changes(logits: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    """Tensors, each with the number of its changes."""
+    return [(value, value._version) for value in logits]
+
+
+def _is_same(first: tuple[Tensor, int], second: tuple[Tensor, int]) -> bool:
+    return first[0] is second[0] and first[1] == second[1]
+
+
 def is_finite(logits: Tensor) -> bool:
     """Whether no logit is NaN or infinite: nothing can be decided by those."""
     return bool(torch.isfinite(logits.detach()).all())
@@ -230,5 +254,6 @@ def is_finite(logits: Tensor) -> bool:
 
 def diverged(place: str) -> TnmarsError:
     """The error that logits are not finite."""
-    text = f"the logits of {place} are NaN or infinite: training has diverged."
-    return TnmarsError(Problem(text, "Go back to a checkpoint, and lower the learning rates."))
+    return TnmarsError(
+        Problem(f"the logits of {place} {DIVERGED}", "Go back to a checkpoint, and lower the learning rates.")
+    )

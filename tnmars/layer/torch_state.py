@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 
@@ -94,6 +95,11 @@ def unwrapped(value: Tensor) -> Tensor:
     while functorch.is_functorch_wrapped_tensor(value):
         value = functorch.get_unwrapped(value)
     return value
+
+
+def is_readable(value: Tensor) -> bool:
+    """Whether a tensor has entries, rather than only a shape: not on the meta device, and not made to be traced."""
+    return not (value.is_meta or isinstance(value, FakeTensor))
 
 
 def assert_in_graph(condition: Tensor, message: str) -> None:

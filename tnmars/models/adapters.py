@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Role
@@ -90,6 +90,7 @@ def adapter_(
         trainable params: 256 || all params: 4,416 || trainable%: 5.7971
     """
     check_arguments(adapter_, locals())
+    rank, scale = own((rank, scale))
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not isfinite(scale) or scale == 0:
         raise TnmarsError(f"scale is {scale!r}, but must be a number other than 0.")
     known, refused = sites(model)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.bar import bar
 from tnmars.models.budget import Budget
@@ -97,6 +97,8 @@ def plan_compression(
         True
     """
     check_arguments(plan_compression, locals())
+    budget, max_drop = own((budget, max_drop))
+    seed = own_seed(seed)
     asked = _asked(budget, evaluate, max_drop)
     every, refused = groups(model, rules)
     if data is None:

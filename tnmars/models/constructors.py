@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.compiler import compile
 from tnmars.errors import GraphError
 from tnmars.layer.module import TNModule
@@ -62,6 +62,7 @@ def Linear(  # noqa: N802
         (784, 625, ['r1', 'r2'])
     """
     check_arguments(Linear, locals())
+    in_features, out_features, bias, rank, options = own((in_features, out_features, bias, rank, options))
     return _made("linear", in_features, out_features, (), {"bias": bias}, family, rank, options)
 
 
@@ -93,9 +94,10 @@ def _conv(ndim: int, name: str) -> Any:
         **options: Any,
     ) -> TNModule:
         check_arguments(conv, locals())
+        kernel_size, groups, bias, rank, options = own((kernel_size, groups, bias, rank, options))
         kernel = _each(kernel_size, ndim)
-        own = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
-        return _made("conv", in_channels, out_channels, kernel, own, family, rank, options, groups)
+        given = {"stride": stride, "padding": padding, "dilation": dilation, "bias": bias, "padding_mode": padding_mode}
+        return _made("conv", in_channels, out_channels, kernel, given, family, rank, options, groups)
 
     return _named(conv, name, _CONV, ndim)
 
@@ -120,10 +122,11 @@ def _conv_transpose(ndim: int, name: str) -> Any:
         check_arguments(conv_transpose, locals())
         if padding_mode != "zeros":
             raise GraphError(f"padding_mode is {padding_mode!r}, but {name} takes 'zeros' alone, as torch's does.")
-        own = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
-        own["bias"] = bias
+        kernel_size, groups, bias, rank, options = own((kernel_size, groups, bias, rank, options))
+        given = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+        given["bias"] = bias
         kernel = _each(kernel_size, ndim)
-        return _made("conv_transpose", in_channels, out_channels, kernel, own, family, rank, options, groups)
+        return _made("conv_transpose", in_channels, out_channels, kernel, given, family, rank, options, groups)
 
     return _named(conv_transpose, name, _CONV_TRANSPOSE, ndim)
 
@@ -207,10 +210,11 @@ def Embedding(  # noqa: N802
         (10000, 128)
     """
     check_arguments(Embedding, locals())
-    own: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
+    num_embeddings, embedding_dim, rank, options = own((num_embeddings, embedding_dim, rank, options))
+    given: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
     if "mode" in options:
-        own["mode"] = options.pop("mode")
-    return _made("embedding", num_embeddings, embedding_dim, (), own, family, rank, options)
+        given["mode"] = options.pop("mode")
+    return _made("embedding", num_embeddings, embedding_dim, (), given, family, rank, options)
 
 
 def _made(

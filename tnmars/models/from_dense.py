@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.ranks import Ranks
@@ -73,6 +73,8 @@ def from_dense(
         (8, False)
     """
     check_arguments(from_dense, locals())
+    ranks, error, energy, parameters = own((ranks, error, energy, parameters))
+    seed = own_seed(seed)
     dense = describe(layer)
     if not isinstance(dense, DenseLayer):
         why = dense or f"it must be a {', '.join(kind.__name__ for kind in TORCH_LAYERS)} of torch"

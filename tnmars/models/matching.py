@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.layer.numbers import squared, wide
 from tnmars.models.bar import bar
@@ -134,6 +134,8 @@ def match_(
         True
     """
     check_arguments(match_, locals())
+    steps, lr = own((steps, lr))
+    seed = own_seed(seed)
     _check(small, dense, epochs, steps, lr, loss)
     read = partial(batches, inputs=inputs, model=small, rows=batch)
     with ExitStack() as stack, torch.enable_grad():

@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from tnmars import families, spec
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.compiler import compile_quietly as compile
 from tnmars.decomposing.decompose import decompose
 from tnmars.decomposing.metric import Metric
@@ -97,6 +97,8 @@ def parametrize_(
         parametrizations.weight_hh_l0.0.layer.cores.B
     """
     check_arguments(parametrize_, locals())
+    ranks = own(ranks)
+    seed = own_seed(seed)
     if sum(value is not None for value in (cores, init)) > 1:
         raise TnmarsError("cores and init are both given, but only one of them can be what the cores begin with.")
     targets = {"ranks": ranks, "error": error, "energy": energy, "parameters": parameters, "metric": metric}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.factor import factor
@@ -87,6 +87,9 @@ def LSTM(  # noqa: N802
         (torch.Size([2, 5, 128]), 4064)
     """
     check_arguments(LSTM, locals())
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input, recurrent = own(
+        (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input, recurrent)
+    )
     _check(input_size, hidden_size, num_layers, dropout, proj_size)
     _check_place(device, dtype, "LSTM")
     sizes = input_size, hidden_size, num_layers
@@ -145,6 +148,9 @@ def GRU(  # noqa: N802
         torch.Size([192, 28])
     """
     check_arguments(GRU, locals())
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, input, recurrent = own(
+        (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, input, recurrent)
+    )
     _check(input_size, hidden_size, num_layers, dropout)
     _check_place(device, dtype, "GRU")
     sizes = input_size, hidden_size, num_layers

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.decomposing.decompose import Decomposed, decompose
 from tnmars.decomposing.metric import Metric
 from tnmars.decomposing.sweep import is_forest
@@ -199,6 +199,8 @@ def suggest(
         ['lowrank', 'tucker2']
     """
     check_arguments(suggest, locals())
+    parameters = own(parameters)
+    seed = own_seed(seed)
     module = layer if isinstance(layer, nn.Module) else _layer(layer, kind)
     dense = describe(module)
     if not isinstance(dense, DenseLayer):

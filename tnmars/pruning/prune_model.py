@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph, Json
@@ -89,6 +89,7 @@ def prune(
         (2, 3)
     """
     check_arguments(prune, locals(), but=("round_to",))
+    step, energy = own((step, energy))
     _check_rounding(round_to, keep_gates, (keep, ranks, energy))
     chosen, forms = to_keep(model, keep, ranks, energy)
     pruned = copy.deepcopy(model)
@@ -143,6 +144,7 @@ def prune_(
         torch.Size([2])
     """
     check_arguments(prune_, locals(), but=("round_to",))
+    step, energy = own((step, energy))
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TnmarsError(
             "the model is wrapped by DistributedDataParallel, which would not see the new parameters. Nothing was "

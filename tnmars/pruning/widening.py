@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own, own_seed
 from tnmars.decomposing.ranks import given_sizes
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError
@@ -67,6 +67,8 @@ def widen_(
         (4, True)
     """
     check_arguments(widen_, locals())
+    ranks, scale = own((ranks, scale))
+    seed = own_seed(seed)
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         text = "the model is wrapped by DistributedDataParallel, which would not see the new parameters."
         raise TnmarsError(Problem(f"{text} Nothing was changed.", "Widen the model inside, and wrap it again."))

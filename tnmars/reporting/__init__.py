@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.files import write_text
 from tnmars.models.plan import CompressionPlan
 from tnmars.reporting.collect import collect
@@ -70,6 +70,7 @@ def report(
         '0.01 lower'
     """
     check_arguments(report, locals())
+    metrics, batch = own((metrics, batch))
     result = collect(
         before, after, title=title, history=history, metrics=metrics, batch=batch, measure=measure, plan=plan
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
 from tnmars.graph.parts import as_int, is_int
@@ -84,6 +84,7 @@ def search_ranks(
         {'r1': 2, 'r2': 5}
     """
     check_arguments(search_ranks, locals(), ("graph", "score", "trials", "batch", "image", "seed", "start"))
+    trials, seed, batch, image = own((trials, seed, batch, image))
     graphs = _checked(graph, score)
     for name, value, least in (("trials", trials, 1), ("seed", seed, 0), ("batch", batch, 1), ("image", image, 1)):
         if not is_int(value, least):

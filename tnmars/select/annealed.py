@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tnmars.arguments import own_fields
 from tnmars.select import distributions as gates
 from tnmars.select.base import Selector, check, check_count, check_flags, check_numbers, check_pair, check_price
 
@@ -60,6 +61,7 @@ class Annealed(Selector):
     sample_in_eval: bool = False
 
     def __post_init__(self) -> None:
+        own_fields(self)
         first, last = check_pair(self, "variance", "two numbers: the first and the last")
         low, high = check_pair(self, "limits", "two numbers: the lowest and the highest logit")
         check_count(self, "samples", least=2)

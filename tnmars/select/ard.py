@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tnmars.arguments import own_fields
 from tnmars.select import distributions as gates
 from tnmars.select.base import Selector, check, check_count, check_numbers
 
@@ -67,6 +68,7 @@ class Ard(Selector):
     min_keep: int = 1
 
     def __post_init__(self) -> None:
+        own_fields(self)
         check_numbers(self, "shape", "threshold", least=0.0)
         check_numbers(self, "rate", above=0.0)
         check_count(self, "min_keep")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tnmars.arguments import own_fields
 from tnmars.select.base import Selector, check, is_number
 
 
@@ -33,6 +34,7 @@ class Fixed(Selector):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
+        own_fields(self)
         is_right = self.sigma is None or (is_number(self.sigma) and self.sigma > 0.0)
         check(is_right, f"sigma is {self.sigma!r}, but must be a number above 0, or None.")
 

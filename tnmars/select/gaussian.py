@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tnmars.arguments import own_fields
 from tnmars.select import distributions as gates
 from tnmars.select.base import PRICES, Selector, check, check_count, check_flags, check_numbers, check_price
 
@@ -69,6 +70,7 @@ class GaussianGates(Selector):
     fold: bool = True
 
     def __post_init__(self) -> None:
+        own_fields(self)
         check_numbers(self, "start_at")
         check_numbers(self, "strength", least=0.0)
         check_numbers(self, "deviation", "sigma", above=0.0)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tnmars.arguments import own_fields
 from tnmars.select import distributions as gates
 from tnmars.select.base import (
     PRICES,
@@ -90,6 +91,7 @@ class Mars(Selector):
     sample_in_eval: bool = False
 
     def __post_init__(self) -> None:
+        own_fields(self)
         given: object = self.temperature
         if is_number(given):
             object.__setattr__(self, "temperature", (given, given))

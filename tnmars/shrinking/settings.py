@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from math import isfinite
 
+from tnmars.arguments import own_fields
 from tnmars.errors import Problem, TnmarsError
 
 
@@ -55,6 +56,7 @@ class Staircase:
     other_rate: float | None = None
 
     def __post_init__(self) -> None:
+        own_fields(self)
         for name, value in asdict(self).items():
             if name == "other_rate" and value is None:
                 continue

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
 from tnmars.layer.distributed import from_first_rank, has_ranks, is_first_rank, rank
 from tnmars.layer.module import layers
@@ -131,6 +131,7 @@ def shrink(
         {'': {'r': 2}}
     """
     check_arguments(shrink, locals(), ("train", "settings", "seed"))
+    max_drop, seed = own((max_drop, seed))
     known = check_samples(samples)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TnmarsError(f"seed is {seed!r}, but must be a whole number of at least 0.")

@@ -14,7 +14,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import Problem, TnmarsError
 from tnmars.layer.distributed import whole
 from tnmars.layer.masks import Masks
@@ -79,6 +79,7 @@ def gate_gradient_(
         ...     optimizer.zero_grad()
     """
     check_arguments(gate_gradient_, locals())
+    samples, baseline = own((samples, baseline))
     level = _check(estimator, samples, baseline)
     gated = _gated(model)
     chances = _chances(gated)

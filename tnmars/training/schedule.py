@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own_seed
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
 from tnmars.layer.masks import redraw_all_
@@ -88,6 +88,7 @@ class MaskSchedule:
         optimizer: torch.optim.Optimizer | None = None,
     ):
         check_arguments(MaskSchedule.__init__, locals())
+        seed = own_seed(seed)
         if decay_steps is None and total_steps is None:
             raise TnmarsError("the schedule needs a length: give total_steps, or decay_steps for the temperature.")
         if warmup_steps < 0:
