@@ -147,13 +147,13 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
             selector=None, ranks=1, error=None, energy=None, parameters=None, seed=0, steps=3, dtype=torch.float64,
             watch=None, shown=None,
         ),
-        "Core": lambda: dict(name="A", edges=("i", "r")),
+        "Core": lambda: dict(name="A", edges=("i", "r"), tied="B"),
         "Edge": lambda: dict(name="r", size=2, role=tnmars.Role.BOND),
         "Graph": lambda: dict(
             kind="linear", modes=GRAPH.modes, terms=GRAPH.terms, shared=(), features=(), kernel_size=(), inputs=(),
             output=(), options=(("bias", False),), name="", origin=None,
         ),
-        "Operand": lambda: dict(name="x", axes=(("b",), ("i",))),
+        "Operand": lambda: dict(name="x", axes=(("b",), ("i",)), same="y"),
         "Term": lambda: dict(name="main", bonds=TERM.bonds, cores=TERM.cores),
         "count": lambda: dict(graph=GRAPH),
         "factor": lambda: dict(size=12, ways=2, order="ascending", criterion="entropy"),
@@ -196,6 +196,9 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
         "parametrize_": lambda: dict(
             module=nn.Linear(6, 4), name="weight", graph=GRAPH, selector=None, open_only=False, cores=None, init=None,
             ranks=2, error=None, energy=None, parameters=None, metric=None, seed=0,
+        ),
+        "tie_": lambda: dict(
+            model=dense(), layers="*", graph="cp", rank=2, selector=None, cores=None, init=0.5,
         ),
         "keep": lambda: dict(model=gated()),
         "prune": lambda: dict(

@@ -33,6 +33,7 @@ _PUBLIC = {
     "models.from_dense": "from_dense",
     "models.gated": "gate_",
     "models.matching": "match_",
+    "models.one_tensor": "tie_",
     "models.parametrize": "parametrize_",
     "models.plan": "CompressionPlan",
     "models.recurrent": "GRU LSTM",
@@ -130,6 +131,7 @@ if TYPE_CHECKING:  # the same list again, for type checkers; a test compares the
     from tnmars.models.from_dense import from_dense as from_dense
     from tnmars.models.gated import gate_ as gate_
     from tnmars.models.matching import match_ as match_
+    from tnmars.models.one_tensor import tie_ as tie_
     from tnmars.models.parametrize import parametrize_ as parametrize_
     from tnmars.models.plan import CompressionPlan as CompressionPlan
     from tnmars.models.recurrent import GRU as GRU

@@ -44,7 +44,7 @@ GROUPS = (
         "compress",
         "Compressing trained models",
         "From a trained model to a smaller one: plan, compress, fine-tune, convert. [How to](../trained_model.md).",
-        "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ match_ to_dense_"
+        "compress_ plan_compression CompressionPlan CompressionWarning from_dense parametrize_ tie_ match_ to_dense_"
         " as_torch_ ensemble suggest Suggestions Suggestion adapter_ merge_adapters_ print_trainable_parameters",
     ),
     Group(

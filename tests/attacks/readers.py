@@ -36,6 +36,7 @@ def prepare(folder: Path) -> None:
     (folder / "good.yaml").write_text(GOOD)
     (folder / "good.safetensors").write_bytes(model_bytes())
     (folder / "good.ckpt").write_bytes(checkpoint_bytes())
+    tnmars.save_adapters(tnmars.adapter_(Net(), rank=2), folder / "adapters.safetensors")
     numpy.save(folder / "good.npy", numpy.random.default_rng(0).standard_normal((5, 4), dtype=numpy.float32))
     numpy.save(folder / "many.npy", numpy.random.default_rng(1).standard_normal((40, 4), dtype=numpy.float32))
     (folder / "good.jsonl").write_text('{"epoch": 0, "loss": 1.0}\n{"epoch": 1, "loss": 0.5}\n')

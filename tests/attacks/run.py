@@ -134,9 +134,10 @@ def warm_up() -> None:
     for kind, listed in readers.READERS.items():
         for name, reader in listed.items():
             reader("nothing/there/x.safetensors" if kind == "safetensors" else "nothing/there/x.json")
-            if kind in good and name not in ("fit", "bench", "fit --observed", "fit --held-out"):
+            if kind in good and name not in ("fit", "bench", "fit --observed", "fit --held-out", "load_adapters_"):
                 assert reader(good[kind]) == "", f"{name} refuses a good {kind}: {reader(good[kind])}"
     assert readers.READERS["history"]["report"]("good.jsonl") == ""
+    assert readers.READERS["model"]["load_adapters_"]("adapters.safetensors") == ""
     for path in Path().glob("out*"):
         path.unlink()
 

@@ -345,7 +345,8 @@ class Operand:
             f"input '{self.name}' has an axis without a name.",
             "An axis must be a name, or several names flattened together.",
         )
-        _raise(iter([name_problem("input", self.name), *(empty for axis in self.axes if not axis)]))
+        names = [self.name, self.same] if self.same != "" else [self.name]
+        _raise(iter([*(name_problem("input", name) for name in names), *(empty for axis in self.axes if not axis)]))
 
     def __str__(self) -> str:
         return f"{self.name}{'=' if self.same else ''}{self.same}[{', '.join(map(axis_text, self.axes))}]"

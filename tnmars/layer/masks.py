@@ -74,8 +74,8 @@ class Masks(nn.Module):
         self.register_buffer("unit", torch.ones((), device=device, dtype=torch.float64))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without gates that were given for one pass: a copy of the layer samples its own."""
-        return {**self.__dict__, "held": None, "sampled": None}
+        """Without gates that were given for one pass, and what was checked: a copy samples and checks its own."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("held", "sampled", "_checked")}
 
     @torch.no_grad()
     def reset_(self) -> None:
@@ -212,9 +212,6 @@ class Masks(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.selector}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_checked"}
 
 
 def _joined(logits: Sequence[Tensor]) -> Tensor:

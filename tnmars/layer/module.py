@@ -145,6 +145,8 @@ class TNModule(Shell):
     is_table = False
     is_rebuilt = False
     """Whether the layer only gives its dense weight, to another module; see `tnmars.parametrize_`."""
+    has_slices = False
+    """Whether it gives slices of it to several modules; see `tnmars.tie_`."""
 
     def __init__(
         self,

@@ -78,9 +78,9 @@ def to_dense_(model: nn.Module, names: str | Iterable[str] | None = None) -> nn.
 
 
 def _restore_(model: nn.Module, layer: Shell) -> None:
-    """Puts back a parameter that is rebuilt from cores, wherever the model has it."""
-    name, key = next((name, key) for name, _, key, other in rebuilt_in(model) if other is layer)
-    restore_(model, f"{name}.{key}" if name else key)
+    """Puts back a parameter that is rebuilt from cores, wherever the model has it; of a tensor all slices."""
+    while places := [(name, key) for name, _, key, other in rebuilt_in(model) if other is layer]:
+        restore_(model, ".".join(part for part in places[0] if part))
 
 
 def _chosen(model: nn.Module, names: str | Iterable[str] | None) -> dict[str, Shell]:

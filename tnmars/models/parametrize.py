@@ -25,7 +25,7 @@ from tnmars.graph import Graph
 from tnmars.layer.cores import Cores
 from tnmars.layer.distributed import is_sharded
 from tnmars.layer.module import Shell, TNModule
-from tnmars.models.rebuilt import found, rebuilt_in, register_, remove_
+from tnmars.models.rebuilt import Rebuilt, found, rebuilt_in, register_, remove_
 from tnmars.select.base import Selector
 
 Place = tuple[nn.Module, str]
@@ -106,14 +106,14 @@ def parametrize_(
     if given and (cores is not None or init is not None):
         raise TnmarsError(f"{given[0]} is for cores that are computed from the parameter, not for given or drawn ones.")
     owner, key = _owner(module, name)
-    value = _parameter(owner, key, name)
+    value = rebuildable(owner, key, name)
     declared = _without_bias(_declared(graph, value, any(key != "metric" for key in given)))
     if declared.dense_shape != tuple(value.shape):
         raise ShapeError(_misfit(owner, name, value, declared))
     if cores is None and init is None and not value.is_meta:
         declared, cores = _start(value.detach(), declared, targets, seed)
     if cores is not None:
-        _check_cores(declared, cores)
+        check_given_cores(declared, cores)
     layer = _layer(declared, cores, value, init=init, selector=selector, open_only=open_only)
     places = _places(module, value)
     for place, held in places:
@@ -149,6 +149,9 @@ def restore_(module: nn.Module, name: str, *, requires_grad: bool | None = None)
     layer.train(was)
     trains = any(core.requires_grad for core in layer.cores.parameters()) if requires_grad is None else requires_grad
     parameter = nn.Parameter(value, requires_grad=trains)
+    if type(rebuilt) is not Rebuilt:  # a slice, which no other place has
+        remove_(owner, key, parameter)
+        return parameter
     for _, place, held, other in rebuilt_in(module):
         if other is layer:
             remove_(place, held, parameter)
@@ -165,7 +168,7 @@ def _owner(module: nn.Module, name: str) -> Place:
     return modules[path], key
 
 
-def _parameter(owner: nn.Module, key: str, name: str) -> nn.Parameter:
+def rebuildable(owner: nn.Module, key: str, name: str) -> nn.Parameter:
     """The parameter, if it can be rebuilt."""
     if isinstance(owner, (Shell, Cores)):
         raise TnmarsError(f"'{name}' belongs to a compiled layer, which is made of cores already.")
@@ -221,7 +224,7 @@ def _misfit(owner: nn.Module, name: str, value: Tensor, graph: Graph) -> str:
     return f"{text}{modes}). Nothing was changed."
 
 
-def _check_cores(graph: Graph, cores: Mapping[str, Tensor]) -> None:
+def check_given_cores(graph: Graph, cores: Mapping[str, Tensor]) -> None:
     """Raises `ShapeError` where given cores are not those of the graph."""
     for name in cores:
         if name not in graph.cores:

@@ -61,8 +61,12 @@ class Rebuilt(nn.Module):
         """The weight in the layer's dtype also under autocast: a parameter has its dtype there too."""
         if is_autocast(self.layer._anchor):
             with torch.autocast(self.layer.device.type, enabled=False):
-                return self.layer.dense().contiguous()
-        return self.layer.dense().contiguous()
+                return self.value().contiguous()
+        return self.value().contiguous()
+
+    def value(self) -> Tensor:
+        """What the parameter is, from the layer."""
+        return self.layer.dense()
 
     def right_inverse(self, value: Tensor) -> tuple[Tensor, ...]:
         """Nothing: the layer has its cores already. Torch calls it again when somebody assigns to the parameter."""
@@ -74,12 +78,17 @@ class Rebuilt(nn.Module):
         return ()
 
 
-def register_(module: nn.Module, name: str, layer: TNModule) -> None:
-    """Lets a compiled layer give a parameter of a module. Shape and dtype must fit. The parameter itself is dropped."""
+def register_(module: nn.Module, name: str, layer: TNModule, made: Rebuilt | None = None) -> None:
+    """Lets a compiled layer give a parameter of a module, all of its weight or as `made` takes it from the layer.
+
+    Shape and dtype must fit. The parameter itself is dropped.
+    """
     if parametrize.is_parametrized(module):
         own_class_(module, parametrize.type_before_parametrizations(module))
     before = [other.order for other in map(partial(found, module), _names(module)) if other is not None]
-    rebuilt = Rebuilt(layer, before[0] if before else tuple(module._parameters))
+    order = before[0] if before else tuple(module._parameters)
+    rebuilt = Rebuilt(layer, order) if made is None else made
+    rebuilt.order = order
     parametrize.register_parametrization(module, name, rebuilt)
     module.get_submodule(INNER).train(module.training)  # torch's own containers are made in training mode
     rebuilt.is_set = True

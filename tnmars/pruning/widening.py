@@ -171,9 +171,9 @@ def _zeros(ends: list[list[tuple[str, int]]]) -> list[tuple[str, int]]:
     [('G', 0), ('B', 0)]
     """
     found: list[tuple[str, int]] = []
-    for own in ends:
-        if not set(own) & set(found):
-            found.append(own[-1])
+    for end in ends:
+        if not set(end) & set(found):
+            found.append(end[-1])
     return found
 
 

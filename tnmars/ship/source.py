@@ -107,6 +107,9 @@ def _text(layer: TNModule) -> Text:
     kind = kind_of(graph)
     assert weight is not None
     if layer.is_rebuilt:
+        if layer.graph.kind == "tensor" and layer.has_slices:
+            fix = "Store the layers densely first: tnmars.freeze(model, 'fast'), or tnmars.to_dense_(model)."
+            raise TnmarsError(Problem("layers that are slices of one tensor cannot be written as source.", fix))
         return Text(_cores(layer, weight, [_whole(weight)]), _taking(_WEIGHT, layer, weight))
     made = code(layer.plan("train", layer.nominal))
     emitted = _functions(made)
