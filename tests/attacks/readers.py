@@ -207,8 +207,8 @@ READERS: Mapping[str, Mapping[str, Reader]] = {
         "fit --observed": command(*_FIT, "--observed", "FILE"),
         "fit --held-out": command(*_FIT, "--held-out", "FILE"),
         "compress --data": command(*_PRESS, "--data", "FILE"),
-        "suggest": command("suggest", "FILE", "--parameters", "40", "-q"),
-        "suggest --inputs": command("suggest", "good.npy", "--parameters", "40", "-q", "--inputs", "FILE"),
+        "suggest": command("suggest", "FILE", "--parameters", "60", "-q"),
+        "suggest --inputs": command("suggest", "good.npy", "--parameters", "15", "-q", "--inputs", "FILE"),
     },
     "safetensors": {
         "fit": command("fit", "good.yaml", "FILE", "-o", "out", "-q"),

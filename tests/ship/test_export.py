@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 import tnmars
 from tnmars import Graph, TNModule, load
 from tnmars.errors import TnmarsError
+from tnmars.graph.parts import Operand
 from tnmars.ship import export
 
 NAMES = [path.stem for path in SPECS]
@@ -90,8 +91,13 @@ def inputs(graph: Graph, batch: int, length: int = 0, dtype: torch.dtype = torch
             if axis[0] not in modes:
                 lengths.setdefault(axis[0], length + len(lengths) if lengths else batch)
     sizes = {**modes, **lengths}
-    shapes = [[prod(sizes[part] for part in axis) for axis in operand.axes] for operand in graph.inputs]
+    shapes = [[prod(sizes[part] for part in axis) for axis in operand.axes] for operand in given(graph)]
     return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
+
+
+def given(graph: Graph) -> list[Operand]:
+    """The inputs of a map that a caller gives: those in a second place are the same."""
+    return [operand for operand in graph.inputs if not operand.same]
 
 
 def data_axes(graph: Graph) -> list[list[int]]:
@@ -100,7 +106,7 @@ def data_axes(graph: Graph) -> list[list[int]]:
         return [[0, *range(2, 2 + len(graph.kernel_size))]]
     if graph.kind == "map":
         modes = {mode.name for mode in graph.modes}
-        return [[at for at, axis in enumerate(operand.axes) if axis[0] not in modes] for operand in graph.inputs]
+        return [[at for at, axis in enumerate(operand.axes) if axis[0] not in modes] for operand in given(graph)]
     return [[0, 1]] if graph.kind == "embedding" else [[0]]
 
 
