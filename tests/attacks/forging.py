@@ -100,6 +100,14 @@ def model_bytes() -> bytes:
 
 
 @cache
+def adapter_bytes() -> bytes:
+    torch.manual_seed(0)
+    with TemporaryDirectory() as folder:
+        tnmars.save_adapters(tnmars.adapter_(Net(), rank=2), f"{folder}/a")
+        return Path(folder, "a").read_bytes()
+
+
+@cache
 def checkpoint_bytes() -> bytes:
     with TemporaryDirectory() as folder:
         tnmars.save_checkpoint(f"{folder}/a", *trained(), position={"at": 1})

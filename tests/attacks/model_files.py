@@ -11,6 +11,7 @@ from forging import (
     CODE,
     Attack,
     about_of,
+    adapter_bytes,
     changed,
     checkpoint_bytes,
     deep,
@@ -185,6 +186,32 @@ def checkpoints() -> Iterator[tuple[str, bytes, str]]:
     yield "short_generator", noise, "random states"
 
 
+def adapters() -> Iterator[tuple[str, bytes, str]]:
+    """Files of adapters."""
+    good = adapter_bytes()
+
+    def with_entry(**entries: Any) -> bytes:
+        return changed(good, lambda header, _: header["adapters"][0].update(entries))
+
+    def short(_: Any, tensors: dict[str, torch.Tensor]) -> None:
+        tensors.popitem()
+
+    yield "pickle", pickled(), NOT_OURS
+    yield "torch_save", torch_file(), NOT_OURS
+    yield "flipped_bit", good[:-1] + bytes([good[-1] ^ 1]), "digest"
+    yield "model", model_bytes(), "no adapters"
+    yield "no_list", changed(good, lambda header, _: header.update(adapters=CODE)), "no adapters"
+    yield "scale_of_code", with_entry(scale=CODE), "no adapters"
+    yield "name_of_code", with_entry(names=[CODE]), "not in the model"
+    yield "name_of_another", with_entry(names=["fc.weight"]), "not in the model"
+    yield "spec_with_a_tag", with_entry(spec="!!python/object/apply:os.system ['touch canary']"), "tag|not a table"
+    yield "spec_that_is_a_number", with_entry(spec=7), "spec"
+    yield "spec_that_is_large", with_entry(spec="# " + "x" * 16_000_000), "bytes"
+    yield "unknown_selector", with_entry(selector={"name": "os.system"}), "selector"
+    yield "huge_batch", with_entry(batch=10**30), "batch"
+    yield "fewer_tensors", changed(good, short), "tensor"
+
+
 def attacks() -> list[Attack]:
     found = [Attack(f"stranger_{name}", "model", data, says) for name, data, says in strangers()]
     found += [Attack(f"table_{name}", "model", data, says, HEADS) for name, data, says in lies()]
@@ -195,6 +222,7 @@ def attacks() -> list[Attack]:
     ]
     found += [Attack(f"plan_{name}", "model", data, says, HEADS) for name, data, says in plans()]
     found += [Attack(name, "checkpoint", data, says) for name, data, says in checkpoints()]
+    found += [Attack(f"adapters_{name}", "adapters", data, says) for name, data, says in adapters()]
 
     def blind(_: Any, tensors: dict[str, torch.Tensor]) -> None:
         tensors["fc.gates.r1"] = tensors["fc.gates.r1"] * float("nan")

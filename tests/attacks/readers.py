@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 import torch
 import yaml
-from forging import CODE, Net, checkpoint_bytes, graph, model_bytes, pickled, trained
+from forging import CODE, Net, adapter_bytes, checkpoint_bytes, graph, model_bytes, pickled, trained
 from spec_files import GOOD
 
 import tnmars
@@ -36,7 +36,7 @@ def prepare(folder: Path) -> None:
     (folder / "good.yaml").write_text(GOOD)
     (folder / "good.safetensors").write_bytes(model_bytes())
     (folder / "good.ckpt").write_bytes(checkpoint_bytes())
-    tnmars.save_adapters(tnmars.adapter_(Net(), rank=2), folder / "adapters.safetensors")
+    (folder / "adapters.safetensors").write_bytes(adapter_bytes())
     numpy.save(folder / "good.npy", numpy.random.default_rng(0).standard_normal((5, 4), dtype=numpy.float32))
     numpy.save(folder / "many.npy", numpy.random.default_rng(1).standard_normal((40, 4), dtype=numpy.float32))
     (folder / "good.jsonl").write_text('{"epoch": 0, "loss": 1.0}\n{"epoch": 1, "loss": 0.5}\n')
@@ -159,6 +159,7 @@ class _environment:  # noqa: N801
 PLACES = {
     "spec": "x.yaml",
     "model": "x.safetensors",
+    "adapters": "x.safetensors",
     "checkpoint": "x.ckpt",
     "npy": "x.npy",
     "safetensors": "x.safetensors",
@@ -199,8 +200,8 @@ READERS: Mapping[str, Mapping[str, Reader]] = {
         "report before": command("report", "FILE", "good.safetensors", "-o", "out.html", "--no-measure"),
         "report after": command("report", "good.safetensors", "FILE", "-o", "out.html", "--no-measure"),
         "load_into": function(_load),
-        "load_adapters_": function(_load_adapters),
     },
+    "adapters": {"load_adapters_": function(_load_adapters)},
     "checkpoint": {"load_checkpoint": function(_resume)},
     "npy": {
         "fit": command("fit", "good.yaml", "FILE", "-o", "out", "-q"),

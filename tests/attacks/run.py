@@ -131,13 +131,13 @@ def attacks() -> list[Attack]:
 def warm_up() -> None:
     """Every reader reads a good file of its kind where there is one, and one that does not exist."""
     good = {"spec": "good.yaml", "model": "good.safetensors", "checkpoint": "good.ckpt", "npy": "many.npy"}
+    good["adapters"] = "adapters.safetensors"
     for kind, listed in readers.READERS.items():
         for name, reader in listed.items():
             reader("nothing/there/x.safetensors" if kind == "safetensors" else "nothing/there/x.json")
-            if kind in good and name not in ("fit", "bench", "fit --observed", "fit --held-out", "load_adapters_"):
+            if kind in good and name not in ("fit", "bench", "fit --observed", "fit --held-out"):
                 assert reader(good[kind]) == "", f"{name} refuses a good {kind}: {reader(good[kind])}"
     assert readers.READERS["history"]["report"]("good.jsonl") == ""
-    assert readers.READERS["model"]["load_adapters_"]("adapters.safetensors") == ""
     for path in Path().glob("out*"):
         path.unlink()
 

@@ -23,7 +23,20 @@ SECONDS = 1.0
 MEGABYTES = 200
 LETTERS = 20_000
 """The length of the longest message: a spec file has all its problems in one."""
-KINDS = ("spec", "model", "checkpoint", "npy", "safetensors", "history", "curve", "search", "cost", "record", "data")
+KINDS = (
+    "spec",
+    "model",
+    "adapters",
+    "checkpoint",
+    "npy",
+    "safetensors",
+    "history",
+    "curve",
+    "search",
+    "cost",
+    "record",
+    "data",
+)
 NAMES = {"curve": "curve.json", "cost": "cost_model.json", "record": "record-0.json", "data": "data_batch_1.bin.xz"}
 """What a message calls a file of a kind; every other kind has a file `x`."""
 NO_FILES = {"schema", "calibrate", "demo", "reproduce"}
