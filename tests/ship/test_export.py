@@ -90,7 +90,8 @@ def inputs(graph: Graph, batch: int, length: int = 0, dtype: torch.dtype = torch
             if axis[0] not in modes:
                 lengths.setdefault(axis[0], length + len(lengths) if lengths else batch)
     sizes = {**modes, **lengths}
-    shapes = [[prod(sizes[part] for part in axis) for axis in operand.axes] for operand in graph.inputs]
+    given = (operand for operand in graph.inputs if not operand.same)
+    shapes = [[prod(sizes[part] for part in axis) for axis in operand.axes] for operand in given]
     return tuple(torch.randn(shape, dtype=dtype) for shape in shapes)
 
 
@@ -100,7 +101,8 @@ def data_axes(graph: Graph) -> list[list[int]]:
         return [[0, *range(2, 2 + len(graph.kernel_size))]]
     if graph.kind == "map":
         modes = {mode.name for mode in graph.modes}
-        return [[at for at, axis in enumerate(operand.axes) if axis[0] not in modes] for operand in graph.inputs]
+        given = (operand for operand in graph.inputs if not operand.same)
+        return [[at for at, axis in enumerate(operand.axes) if axis[0] not in modes] for operand in given]
     return [[0, 1]] if graph.kind == "embedding" else [[0]]
 
 
