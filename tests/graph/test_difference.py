@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from strategies import cases, graphs
 
-from tnmars import families
+from tnmars import families, network
 from tnmars.graph.difference import difference
 from tnmars.graph.rewrite import drop_ones, prune
 
@@ -87,3 +87,13 @@ def test_a_graph_is_equal_to_itself(graph) -> None:
     assert all(bond.before == bond.after for bond in found.bonds)
     assert {core.change for core in found.cores} <= {"same"}
     json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_ties_are_told_apart() -> None:
+    """Two graphs that differ in nothing but whether a core is another one in a second place."""
+    modes = {"free": {"i": 4, "j": 4}, "bonds": 2}
+    plain, tied = (network("tensor", f"A[i,r] {name}[j,r]", **modes) for name in ("B", "B=A"))
+    found = difference(plain, tied)
+    assert not found.is_same
+    assert found.notes == ("the tied cores differ: none | B=A",)
+    assert (found.before.cores, found.after.cores) == (16, 8)

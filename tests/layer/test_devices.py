@@ -23,7 +23,7 @@ import tnmars
 from tnmars import Graph
 from tnmars.cli import cli
 from tnmars.layer.code import code
-from tnmars.layer.forward import example_inputs
+from tnmars.layer.forward import code_inputs, example_inputs
 from tnmars.plan.cost import AcceleratorModel, CostModel, machine_model, shipped_model
 from tnmars.plan.layout import Weighing
 from tnmars.timing import calibrate as calibration
@@ -67,10 +67,11 @@ def test_emitted_code_stays_on_its_device(path: Path) -> None:
         made = code(form)
         for device in (CPU, GPU):
             with fake(device):
-                cores = [torch.empty(graph.cores[name], device=device) for name in made.cores]
+                cores = [torch.empty(graph.cores[graph.nodes[name]], device=device) for name in made.cores]
                 bias = torch.empty(graph.out_features, device=device) if graph.has_bias else None
                 trained = [core.requires_grad_(device == CPU) for core in cores]
-                output = made(inputs_on(plain, device), bias, made.fold(*trained))
+                given = tuple(value.to(device) for value in code_inputs(plain, 3, 9))
+                output = made(given, bias, made.fold(*trained))
                 assert output.device == device, form.name
                 if device == CPU:
                     output.sum().backward()

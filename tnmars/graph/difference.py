@@ -177,6 +177,7 @@ def _parts(graph: Graph) -> dict[str, str]:
         "kinds": graph.kind,
         "modes": " ".join(map(str, graph.modes)),
         "shared modes": " ".join(graph.shared),
+        "tied cores": " ".join(f"{name}={held}" for name, held in graph.nodes.items() if name != held),
         "dense shapes": " ".join(map(str, graph.dense_shape)),
         "inputs": " ".join(map(str, graph.inputs)),
         "outputs": ", ".join(map(axis_text, graph.output)),

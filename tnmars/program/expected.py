@@ -2,7 +2,8 @@
 
 Sizes may be any numbers that multiply and add, so the same function gives exact counts for integers and
 differentiable expectations for tensors. The gates of different bonds are independent, so the expectation of a product
-of sizes is the product of the expectations.
+of sizes is the product of the expectations. Of a bond that is on a core twice, by a trace or by ties, the square of the
+expectation is taken, which leaves out the variance of its size.
 """
 
 from __future__ import annotations
