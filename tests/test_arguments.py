@@ -147,7 +147,7 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
             selector=None, ranks=1, error=None, energy=None, parameters=None, seed=0, steps=3, dtype=torch.float64,
             watch=None, shown=None,
         ),
-        "Core": lambda: dict(name="A", edges=("i", "r"), tied="B"),
+        "Core": lambda: dict(name="A", edges=("i", "r"), tied="B", conj=False),
         "Edge": lambda: dict(name="r", size=2, role=tnmars.Role.BOND),
         "Graph": lambda: dict(
             kind="linear", modes=GRAPH.modes, terms=GRAPH.terms, shared=(), features=(), kernel_size=(), inputs=(),
