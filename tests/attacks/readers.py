@@ -86,16 +86,6 @@ def _resume(path: str) -> None:
         raise
 
 
-def _load_adapters(path: str) -> None:
-    model = Net()
-    before = list(model.state_dict())
-    try:
-        tnmars.load_adapters_(model, path)
-    except TnmarsError:
-        assert list(model.state_dict()) == before, "half is changed"
-        raise
-
-
 def _load(path: str) -> None:
     model = Net()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -198,7 +188,6 @@ READERS: Mapping[str, Mapping[str, Reader]] = {
         "report before": command("report", "FILE", "good.safetensors", "-o", "out.html", "--no-measure"),
         "report after": command("report", "good.safetensors", "FILE", "-o", "out.html", "--no-measure"),
         "load_into": function(_load),
-        "load_adapters_": function(_load_adapters),
     },
     "checkpoint": {"load_checkpoint": function(_resume)},
     "npy": {
