@@ -125,7 +125,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "option_index": lambda: network(
         "embedding", "A[v,o]", lookup={"v": 4}, outputs={"o": 5}, options={"padding_idx": "1"}
     ),
-    "option_bag": lambda: _embedding(options={"mode": "max"}),
+    "option_bag": lambda: _embedding(options={"mode": "min"}),
     # dsl
     "text_end": lambda: _linear("A[i,r] B[r,o"),
     "text_letter": lambda: _linear("A[i,r] B[r;o]"),

@@ -8,7 +8,7 @@ from marks import code, codes
 
 from tnmars.graph.parts import MAX_SIZE
 from tnmars.spec.grammar import Anything, Either, ListOf, Nest, Record, TableOf
-from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Size, Text, Whole
+from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Number, Size, Text, Whole
 from tnmars.spec.shape import Shape
 
 SCALARS = {
@@ -35,6 +35,11 @@ def _(shape: Whole) -> str:
     if shape.most < MAX_SIZE:
         return f"whole number from {shape.least:,} to {shape.most:,}"
     return "whole number" if shape.least < 0 else f"whole number, at least {shape.least:,}"
+
+
+@words.register
+def _(shape: Number) -> str:
+    return f"number {shape.words}"
 
 
 @words.register

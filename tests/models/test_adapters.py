@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tnmars
+from tnmars.store.container import Container, read, write
 
 
 def model() -> nn.Sequential:
@@ -237,3 +239,32 @@ def test_adapters_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
         tnmars.load_adapters_(model(), path)
     with pytest.raises(tnmars.TnmarsError, match="the model has no adapter"):
         tnmars.save_adapters(model(), path)
+
+
+FORGED = {
+    "no entries": lambda header, tensors: header.update(adapters=3),
+    "an entry that is none": lambda header, tensors: header["adapters"].append("x"),
+    "names that are none": lambda header, tensors: header["adapters"][0].update(names=[1]),
+    "no names": lambda header, tensors: header["adapters"][0].update(names=[]),
+    "a scale that is none": lambda header, tensors: header["adapters"][0].update(scale="1"),
+    "a rebuilt layer": lambda header, tensors: header["adapters"][0].update(rebuilt=True),
+    "a spec that is none": lambda header, tensors: header["adapters"][0].update(spec="tnmars: 1"),
+    "no spec": lambda header, tensors: header["adapters"][0].pop("spec"),
+    "a missing core": lambda header, tensors: tensors.pop("0.cores.A"),
+    "another core": lambda header, tensors: tensors.update({"0.cores.Z": torch.zeros(3)}),
+    "a core of another shape": lambda header, tensors: tensors.update({"0.cores.A": torch.zeros(3)}),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "adapters.safetensors"
+    tnmars.save_adapters(tnmars.adapter_(model(), {"0": "lowrank"}, rank=2), path)
+    held = read(path)
+    header, tensors = json.loads(json.dumps(held.header)), dict(held.tensors)
+    FORGED[name](header, tensors)
+    write(path, Container(header, tensors))
+    net = model()
+    with pytest.raises(tnmars.CheckpointError, match=r"adapters\.safetensors"):
+        tnmars.load_adapters_(net, path)
+    assert type(net[0]) is nn.Linear and all(value.requires_grad for value in net.parameters())

@@ -230,6 +230,8 @@ CHAINS = {
     "grouped_conv": "Conv2d(64, 48, 3x3, groups=16), Conv2d(48, 64, 1x1, groups=16)",
     "cp_conv3d": "Conv3d(32, 32, 1x1x1), Conv3d(32, 32, 3x1x1, groups=32), Conv3d(32, 32, 1x3x1, groups=32), "
     "Conv3d(32, 32, 1x1x3, groups=32), Conv3d(32, 32, 1x1x1)",
+    "generator_conv_transpose": "Conv2d(64, 16, 1x1), ConvTranspose2d(16, 16, 4x4), Conv2d(16, 32, 1x1)",
+    "cp_conv_transpose": "Conv1d(32, 24, 1), ConvTranspose1d(24, 24, 5, groups=24), Conv1d(24, 16, 1)",
 }
 """The specs that are chains, and what they become."""
 

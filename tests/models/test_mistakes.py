@@ -105,12 +105,12 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         "'fc*' matches no layer of the model.\n  Layers that could be meant: 0, 2.\nNothing was changed.",
     ),
     "a pattern that matches what cannot be decomposed": (
-        nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Flatten(), nn.Linear(16, 2)),
+        nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(16, 2)),
         {"data": torch.zeros(99, 4, dtype=torch.int64), "budget": "2x", "rules": {"0": "tt"}},
         PatternError,
         (
-            "'0' matches only layers that cannot be decomposed: '0': it has the option max_norm, which is not "
-            "supported.\nNothing was changed."
+            "'0' matches only layers that cannot be decomposed: '0': it has the option sparse, and gradients of "
+            "cores, which all rows share, are dense.\nNothing was changed."
         ),
     ),
     "a model without layers": (
@@ -123,13 +123,13 @@ CASES: dict[str, tuple[nn.Module, dict[str, object], type[TnmarsError], str]] = 
         ),
     ),
     "a model with refused layers only": (
-        nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)),
+        nn.Sequential(nn.Embedding(9, 4, sparse=True)),
         {"data": torch.zeros(99, 4, dtype=torch.int64), "budget": "2x"},
         TnmarsError,
         (
             "the model has no layer that can be decomposed.\n"
             "  Linear, convolutions and transposed ones, Embedding, EmbeddingBag, recurrent and attention layers can. "
-            "'0': it has the option max_norm, which is not supported."
+            "'0': it has the option sparse, and gradients of cores, which all rows share, are dense."
         ),
     ),
     "NaN in the data": (MODEL, {"data": BAD, "budget": "2x"}, TnmarsError, "batch 3 of the data has NaN in input 1."),

@@ -20,7 +20,7 @@ def test_layers_and_weights_that_are_used_directly() -> None:
             "attention": nn.MultiheadAttention(4, 2),
             "cross": nn.MultiheadAttention(4, 2, kdim=3, vdim=5),
             "depth": nn.Conv2d(4, 4, 3, groups=4),
-            "words": nn.Embedding(9, 4, max_norm=1.0),
+            "words": nn.Embedding(9, 4, sparse=True),
             "done": tnmars.Linear(4, 4, rank=2),
         }
     )
@@ -39,7 +39,7 @@ def test_layers_and_weights_that_are_used_directly() -> None:
         *(f"cross.{key}_proj_weight" for key in "qkv"),
         "cross.out_proj.weight",
     }
-    assert refused == {"words": "it has the option max_norm, which is not supported"}
+    assert refused == {"words": "it has the option sparse, and gradients of cores, which all rows share, are dense"}
     assert found["fc"].is_layer
     assert not found["lstm.weight_hr_l1"].is_layer
     assert found["lstm.weight_hr_l1"].layer.shape == (2, 5)

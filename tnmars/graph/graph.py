@@ -11,23 +11,22 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import isfinite, prod
+from math import prod
 from types import MappingProxyType
 
-from tnmars.errors import GraphError, Problem
+from tnmars.errors import GraphError
 from tnmars.graph import layer_rules, rules, ties
 from tnmars.graph import options as layer_options
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Kind, Role
+from tnmars.graph.labels import label_problems
 from tnmars.graph.options import OptionValue
-from tnmars.graph.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size, is_identifier
+from tnmars.graph.parts import MAIN, Axis, Core, Edge, Operand, Term, axis_text, flat_size
 from tnmars.graph.window import Window
 
 __all__ = ["MAIN", "Axis", "Core", "Edge", "Graph", "Operand", "Role", "Term"]
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
-
-MAX_NAME = 200
 
 _ROLE_ORDER = {role: at for at, role in enumerate(Role)}
 
@@ -72,7 +71,7 @@ class Graph(Fields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = [*rules.problems(self), *_label_problems(self.name, self.origin)]
+        problems = [*rules.problems(self), *label_problems(self.name, self.origin)]
         if problems:
             raise GraphError(problems)
         self._set(**_canonical(self))
@@ -84,7 +83,7 @@ class Graph(Fields):
 
     def with_origin(self, origin: Mapping[str, Json] | None) -> Graph:
         """The same graph with another `origin`. Only the origin is checked, because nothing else changes."""
-        problems = _label_problems(self.name, origin)
+        problems = label_problems(self.name, origin)
         if problems:
             raise GraphError(problems)
         noted = copy.copy(self)
@@ -351,36 +350,6 @@ def _option(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
-
-
-def _label_problems(name: object, origin: object) -> list[Problem]:
-    """What a spec file could not hold: a name is one line, `origin` plain data with identifiers as its keys."""
-    found = []
-    if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
-        found.append(
-            Problem("the graph's name must be one line of text.", f"It may have up to {MAX_NAME} printable characters.")
-        )
-    if origin is not None and not (
-        isinstance(origin, Mapping) and all(map(is_identifier, origin)) and all(map(_is_data, origin.values()))
-    ):
-        hint = "Use a table of names with numbers, text, lists and tables."
-        found.append(Problem("origin must be plain data.", hint))
-    return found
-
-
-def _is_data(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_text(key) and _is_data(entry) for key, entry in value.items())
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_data, value))
-    if isinstance(value, float):
-        return isfinite(value)
-    return value is None or isinstance(value, (bool, int)) or _is_text(value)
-
-
-def _is_text(value: object) -> bool:
-    """Whether a value is text that a file can hold: half of a surrogate pair alone is not."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _canonical(given: Fields) -> dict[str, object]:

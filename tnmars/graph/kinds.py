@@ -84,9 +84,18 @@ OUTPUT_PADDING = Option(
 DILATION = Option("dilation", "axes", 1, "the distance between taps, one number or one per spatial axis")
 BIAS = Option("bias", "flag", True, "true or false, whether a bias is added to the output")
 PADDING_IDX = Option("padding_idx", "index", None, "the number of the row that stays zero and gets no gradient")
-MODE = Option("mode", "bag", None, "'sum' or 'mean' of the rows of each bag; without it, each row by itself")
-BAGS = ("sum", "mean")
+MODE = Option("mode", "bag", None, "'sum', 'mean' or 'max' of the rows of each bag; without it, each row by itself")
+BAGS = ("sum", "mean", "max")
 """The ways to combine the rows of a bag."""
+
+MAX_NORM = Option(
+    "max_norm", "norm", None, "the norm that a looked-up row has at most; longer ones are shortened to it"
+)
+NORM_TYPE = Option("norm_type", "order", 2.0, "the order of the norm of max_norm, at least 1")
+SCALE_GRAD = Option(
+    "scale_grad_by_freq", "flag", False, "whether gradients are divided by how often a row is looked up"
+)
+LAST_OFFSET = Option("include_last_offset", "flag", False, "whether offsets of bags end with the number of tokens")
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ KINDS = {
             (),
             (Role.LOOKUP, Role.OUT),
             (Role.LOOKUP, Role.OUT),
-            (PADDING_IDX, MODE),
+            (PADDING_IDX, MODE, MAX_NORM, NORM_TYPE, SCALE_GRAD, LAST_OFFSET),
             "torch.nn.Embedding, or with a mode torch.nn.EmbeddingBag",
         ),
         Kind("tensor", ((Role.FREE,),), (), (), (), (), "the weight itself, one axis per mode"),

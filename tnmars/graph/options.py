@@ -6,13 +6,14 @@ The values are torch's: `stride=[2, 2]` is stored as 2, `padding='valid'` as 0, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf, isfinite
 
 from tnmars.arguments import own
 from tnmars.errors import Problem, listing, nearest, plural
 from tnmars.graph.kinds import BAGS, BORDERS, Kind, Option
 from tnmars.graph.parts import MAX_STRIDE, as_int, is_int
 
-OptionValue = int | str | tuple[int, ...]
+OptionValue = int | float | str | tuple[int, ...]
 
 
 def plain(value: object) -> object:
@@ -32,6 +33,10 @@ def _axes_problem(option: Option, value: object, spatial: int, least: int) -> st
     return f"option '{option.name}' is {value!r}, but must be a whole number {span}, or a list of them."
 
 
+def _is_number(value: object, above: float = -inf) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value > above
+
+
 def value_problem(option: Option, value: object, spatial: int) -> Problem | None:
     """The problem of an option's value for a layer with `spatial` spatial axes, or None."""
     if value is None and option.default is None:
@@ -42,7 +47,11 @@ def value_problem(option: Option, value: object, spatial: int) -> Problem | None
     elif option.takes == "index" and not is_int(value):
         text = f"option '{option.name}' is {value!r}, but must be a row number."
     elif option.takes == "bag" and value not in BAGS:
-        text = f"option '{option.name}' is {value!r}, but must be 'sum' or 'mean'."
+        text = f"option '{option.name}' is {value!r}, but must be one of {', '.join(BAGS)}."
+    elif option.takes == "norm" and not _is_number(value, above=0.0):
+        text = f"option '{option.name}' is {value!r}, but must be a number above 0."
+    elif option.takes == "order" and not (_is_number(value) and value >= 1):  # type: ignore[operator]
+        text = f"option '{option.name}' is {value!r}, but must be a number of at least 1."
     elif option.takes == "border" and value not in BORDERS:
         text = f"option '{option.name}' is {value!r}, but must be one of {', '.join(BORDERS)}."
     elif option.takes == "axes":
@@ -72,6 +81,8 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
                 f"It must be from {-rows} to {rows - 1}.",
                 path=(key,),
             )
+    if "mode" in known:
+        yield from _bags(given)
     if "output_padding" in known:
         yield from _output_padding(given, spatial)
     if given.get("padding") == "same" and given.get("stride", 1) not in (1, [1] * spatial, (1,) * spatial):
@@ -79,6 +90,18 @@ def problems(kind: Kind, given: Mapping[str, object], spatial: int, rows: int) -
             "padding 'same' requires a stride of 1.",
             "torch refuses it too: give the padding in numbers.",
             path=("padding",),
+        )
+
+
+def _bags(given: Mapping[str, object]) -> Iterator[Problem]:
+    """Options of a table that go with some modes only, as in torch."""
+    if given.get("include_last_offset") and given.get("mode") is None:
+        yield Problem("option 'include_last_offset' is for bags.", "Give a mode too.", path=("include_last_offset",))
+    if given.get("scale_grad_by_freq") and given.get("mode") == "max":
+        yield Problem(
+            "option 'scale_grad_by_freq' does not go with mode 'max'.",
+            "torch refuses it too: leave it out.",
+            path=("scale_grad_by_freq",),
         )
 
 
@@ -113,6 +136,8 @@ def canonical(kind: Kind, given: Mapping[str, object], rows: int) -> tuple[tuple
             value = 0
         if option.takes == "index" and isinstance(value, int) and value < 0:
             value += rows
-        if value != option.default and isinstance(value, (int, str, tuple)):
+        if option.takes in ("norm", "order") and isinstance(value, int):
+            value = float(value)
+        if value != option.default and isinstance(value, (int, float, str, tuple)):
             kept.append((option.name, value))
     return tuple(kept)

@@ -103,6 +103,14 @@ def adapter_(
             raise TnmarsError(Problem("the model is a single layer.", "Put it into an nn.Sequential first."))
         if target is None:
             continue
+        bent = [
+            key for key, value in site.layer.options.items() if key == "max_norm" or (key, value) == ("mode", "max")
+        ]
+        if bent:
+            text = (
+                f"layer '{name}' has the option {bent[0]}, with which the sum of two tables is not the sum of outputs."
+            )
+            raise TnmarsError(Problem(text, f"Leave it out of the rules: {{{name!r}: None}}. Nothing was changed."))
         graph = _graph(candidates(target, site.layer, name)[0], site, rank, options)
         made[name] = Adapted(site.module, _delta(graph, site, selector), float(scale)).train(site.module.training)
     if not made:

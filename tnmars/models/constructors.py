@@ -7,7 +7,7 @@ from typing import Any
 from tnmars import families
 from tnmars.arguments import check_arguments, own
 from tnmars.compiler import compile
-from tnmars.errors import GraphError
+from tnmars.errors import GraphError, Problem
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
 from tnmars.timing.tuning import measured_ratios
@@ -184,6 +184,10 @@ def Embedding(  # noqa: N802
     num_embeddings: int,
     embedding_dim: int,
     padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
     *,
     family: str | None = None,
     rank: int | None = None,
@@ -195,10 +199,15 @@ def Embedding(  # noqa: N802
         num_embeddings: As in torch. It is rounded up to a number that splits evenly; the rest is padding.
         embedding_dim: As in torch.
         padding_idx: As in torch.
+        max_norm: As in torch, except that the table stays as it is: rows are shortened where they are looked up.
+        norm_type: As in torch, at least 1.
+        scale_grad_by_freq: As in torch.
+        sparse: Must be False: gradients of cores are dense.
         family: The name of a family (`tnmars.families`), by default one that trains well. Its modes are derived from
             the sizes.
         rank: The size of every bond; or give `ranks`.
-        **options: As in `tnmars.Linear`. With `mode="sum"` or `"mean"` the layer is called as `torch.nn.EmbeddingBag`.
+        **options: As in `tnmars.Linear`. With `mode="sum"`, `"mean"` or `"max"` the layer is called as
+            `torch.nn.EmbeddingBag`, and takes `include_last_offset`.
 
     Raises:
         GraphError: The family does not fit the sizes, or has no rank.
@@ -210,10 +219,13 @@ def Embedding(  # noqa: N802
         (10000, 128)
     """
     check_arguments(Embedding, locals())
+    if sparse:
+        text = "sparse is True, but gradients of cores, which all rows share, are dense."
+        raise GraphError(Problem(text, "Leave it out; cores are small, and any optimizer takes them."))
     num_embeddings, embedding_dim, rank, options = own((num_embeddings, embedding_dim, rank, options))
     given: dict[str, Any] = {} if padding_idx is None else {"padding_idx": padding_idx}
-    if "mode" in options:
-        given["mode"] = options.pop("mode")
+    given |= own({"max_norm": max_norm, "norm_type": norm_type, "scale_grad_by_freq": scale_grad_by_freq})
+    given |= {key: options.pop(key) for key in ("mode", "include_last_offset") if key in options}
     return _made("embedding", num_embeddings, embedding_dim, (), given, family, rank, options)
 
 

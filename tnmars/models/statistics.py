@@ -147,7 +147,8 @@ class Moments:
             return self._grouped_metric()
         inputs = None if self.inputs is None else self.inputs / self.rows
         if self.bags and inputs is not None:  # errors of the rows of a bag add up, or are averaged
-            inputs = inputs * (self.rows / self.bags) ** (1 if self.layer.options["mode"] == "sum" else -1)
+            power = {"sum": 1, "mean": -1, "max": 0}[self.layer.options["mode"]]
+            inputs = inputs * (self.rows / self.bags) ** power
         if self.is_wide and inputs is not None:  # all outputs have the same gradients, independent of each other
             share = self.power / (PROBES * self.samples * self.layer.outside)
             return Metric(inputs=inputs * (share or 1.0), samples=self.rows)

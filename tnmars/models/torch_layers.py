@@ -88,9 +88,12 @@ def _conv_transpose(layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTran
 
 
 def _table(layer: nn.Embedding | nn.EmbeddingBag, options: dict[str, Any]) -> DenseLayer | str:
-    for name in ("max_norm", "scale_grad_by_freq", "sparse"):
-        if getattr(layer, name, None):
-            return f"it has the option {name}, which is not supported"
+    if layer.sparse:
+        return "it has the option sparse, and gradients of cores, which all rows share, are dense"
+    if layer.max_norm is not None:
+        options |= {"max_norm": float(layer.max_norm), "norm_type": float(layer.norm_type)}
+    if layer.scale_grad_by_freq:
+        options["scale_grad_by_freq"] = True
     skipped = layer.padding_idx
     if skipped is not None and ("mode" in options or not bool(layer.weight[skipped].any())):
         options["padding_idx"] = skipped  # a row that is not zero, as in many pretrained tables, is a row like others
@@ -102,11 +105,7 @@ def _embedding(layer: nn.Embedding) -> DenseLayer | str:
 
 
 def _bag(layer: nn.EmbeddingBag) -> DenseLayer | str:
-    if layer.mode not in ("sum", "mean"):
-        return f"its mode is '{layer.mode}'; only 'sum' and 'mean' are supported"
-    if layer.include_last_offset:
-        return "it has include_last_offset, which is not supported"
-    return _table(layer, {"mode": layer.mode})
+    return _table(layer, {"mode": layer.mode, "include_last_offset": layer.include_last_offset})
 
 
 TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")

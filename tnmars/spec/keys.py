@@ -12,7 +12,7 @@ from tnmars.families import FAMILIES, settings
 from tnmars.graph.kinds import BAGS, BORDERS, KINDS, MODE_ROLES, ROLE_MEANING, Kind, Option, Role
 from tnmars.graph.parts import MAX_STRIDE
 from tnmars.spec.grammar import Anything, Either, Field, ListOf, Nest, Record, TableOf
-from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Size, Text, Whole
+from tnmars.spec.scalars import AxisName, Choice, CoreName, Flag, Name, Number, Size, Text, Whole
 from tnmars.spec.shape import Shape
 
 VERSION = 1
@@ -23,6 +23,8 @@ OPTION_SHAPES: dict[str, Shape] = {
     "flag": Flag(),
     "index": Whole(-(2**31), 2**31 - 1),
     "bag": Choice(BAGS),
+    "norm": Number(0.0),
+    "order": Number(1.0, is_included=True),
     "border": Choice(BORDERS),
     "axes": Either((Whole(1, MAX_STRIDE), ListOf(Whole(1, MAX_STRIDE), 1, 3))),
     "margins": Either((Whole(0, MAX_STRIDE), ListOf(Whole(0, MAX_STRIDE), 1, 3))),

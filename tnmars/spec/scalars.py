@@ -12,6 +12,8 @@ from tnmars.spec.nodes import Node, Scalar, shorten
 from tnmars.spec.shape import BAD, DECIMAL, WHOLE, Reading, Schema, Shape, constant, describe, did_you_mean, label
 
 END = r"$(?!\n)"  # in some languages, Python among them, a bare $ also matches before a line break at the end
+LARGEST = 1e30
+"""The largest number that is not a size."""
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+"
 
 
@@ -98,6 +100,34 @@ def _number_hint(node: Node) -> str:
     ):
         return f"Write {int(float(text))}."
     return ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Number(Shape):
+    """A number above a bound, or at least as large."""
+
+    bound: float
+    is_included: bool = False
+
+    def _read(self, node: Node, path: Path, into: Reading) -> Any:
+        value = constant(node) if isinstance(node, Scalar) else BAD
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and self._fits(value):
+            return value
+        text = f"{label(path)} is {describe(node)}, but must be a number {self.words}."
+        into.report(node, path, text, into.no_parameter(node) or f"Write a number {self.words}, such as 2.0.")
+        return BAD
+
+    def _fits(self, value: float) -> bool:
+        return value <= LARGEST and (value >= self.bound if self.is_included else value > self.bound)
+
+    @property
+    def words(self) -> str:
+        """The bound, in words."""
+        return f"of at least {self.bound:g}" if self.is_included else f"above {self.bound:g}"
+
+    def schema(self) -> Schema:
+        key = "minimum" if self.is_included else "exclusiveMinimum"
+        return {"type": "number", key: self.bound, "maximum": LARGEST}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

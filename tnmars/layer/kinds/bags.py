@@ -1,4 +1,4 @@
-"""Bags of tokens: sums and means of rows, as `torch.nn.EmbeddingBag` gives them. It uses no graph and no table.
+"""Bags of tokens: sums, means and maxima of rows, as `torch.nn.EmbeddingBag` gives them. It uses no graph and no table.
 
 Bags are the rows of a two-dimensional index, or the parts of a flat one that start at the offsets. Tokens of the
 padding row are in no bag; an empty bag gives zeros.
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tnmars.errors import ShapeError
+from tnmars.layer.torch_state import is_traced
 
 
 def check(index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: str) -> None:
@@ -46,6 +47,17 @@ def check_offsets(offsets: Tensor, count: int) -> None:
         raise ShapeError(f"offsets end with {int(offsets[-1])}, but index has {count:,} tokens.")
 
 
+def check_last(offsets: Tensor, count: int) -> None:
+    """Raises `ShapeError` if offsets do not end with the number of tokens, as `include_last_offset` says."""
+    if offsets.shape[0] == 0:
+        raise ShapeError("offsets are empty, but the layer has include_last_offset: the last is the number of tokens.")
+    if not is_traced(offsets) and offsets.device.type == "cpu" and int(offsets[-1]) != count:
+        last = int(offsets[-1])
+        raise ShapeError(
+            f"offsets end with {last}, but include_last_offset says that they end with {count:,}, the tokens."
+        )
+
+
 def starts(index: Tensor, offsets: Tensor | None) -> Tensor:
     """Where each bag starts in the flat index."""
     if offsets is not None:
@@ -61,7 +73,7 @@ def without(skip: int, tokens: Tensor, first: Tensor, weights: Tensor | None) ->
 
 
 def pooled(rows: Tensor, place: Tensor, first: Tensor, mode: str, weights: Tensor | None) -> Tensor:
-    """The sum or mean over each bag of the rows at some places."""
+    """The sum, mean or maximum over each bag of the rows at some places."""
     given = None if weights is None else weights.to(rows.dtype)
     return functional.embedding_bag(place, rows, first, mode=mode, per_sample_weights=given)
 
@@ -69,10 +81,12 @@ def pooled(rows: Tensor, place: Tensor, first: Tensor, mode: str, weights: Tenso
 def spread(
     rows: Tensor, index: Tensor, first: Tensor, mode: str, weights: Tensor | None, kept: Tensor | None
 ) -> Tensor:
-    """The sum or mean over each bag, from a row for each token of the index, of those that are `kept`.
+    """The sum, mean or maximum over each bag, from a row for each token of the index, of those that are `kept`.
 
     Shapes do not depend on values here, so that it can be traced, and mapped over.
     """
+    if mode == "max":
+        return _largest(rows, index, first, kept)
     if kept is not None:
         rows = rows.masked_fill(kept.logical_not().unsqueeze(-1), 0.0)
     if weights is not None:
@@ -91,3 +105,16 @@ def _added(rows: Tensor, index: Tensor, first: Tensor) -> Tensor:
         return rows.reshape(*index.shape, rows.shape[1]).sum(1)
     bag = torch.searchsorted(first, torch.arange(rows.shape[0], device=rows.device), right=True) - 1
     return rows.new_zeros(first.shape[0], rows.shape[1]).index_add(0, bag, rows)
+
+
+def _largest(rows: Tensor, index: Tensor, first: Tensor, kept: Tensor | None) -> Tensor:
+    """The largest entries of the rows of each bag; zeros for an empty one."""
+    if kept is not None:
+        rows = rows.masked_fill(kept.logical_not().unsqueeze(-1), -torch.inf)
+    if index.dim() == 2 and index.shape[1]:
+        most = rows.reshape(*index.shape, rows.shape[1]).amax(1)
+    else:
+        bag = torch.searchsorted(first, torch.arange(rows.shape[0], device=rows.device), right=True) - 1
+        most = rows.new_full((first.shape[0], rows.shape[1]), -torch.inf)
+        most = most.scatter_reduce(0, bag.unsqueeze(-1).expand_as(rows), rows, "amax")
+    return most.masked_fill(most.eq(-torch.inf), 0.0)
