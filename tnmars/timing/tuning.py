@@ -23,7 +23,7 @@ from tnmars.graph import Graph
 from tnmars.layer.code import LAYOUTS, runnable
 from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.torch_state import is_undisturbed
-from tnmars.program.backward import has_step
+from tnmars.program.backward import may_pay
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
 from tnmars.timing import records
@@ -174,7 +174,7 @@ def _stepped(race: Race, form: Form) -> Form:
     Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run.
     """
     is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
-    if race.mode != "train" or not is_cpu or not has_step(form.program, form.frame):
+    if race.mode != "train" or not is_cpu or not may_pay(form):
         return form
     planned = replace(form, is_planned=True)
     actions = [_action(race, form), _action(race, planned)]
