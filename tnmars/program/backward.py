@@ -9,7 +9,6 @@ last use, and large values that live within one pass are written into buffers th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -35,13 +34,6 @@ def has_step(program: Program, frame: Frame) -> bool:
 def covered(form: Form, program: Program) -> Program:
     """The part of a program that the step does itself: all of it, or what is done for every chunk of a batch."""
     return staged(staged(program)) if form.chunk else program
-
-
-def may_pay(form: Form) -> bool:
-    """Whether a planned step may be faster: it keeps buffers, or adds up gradients of chunks. Small steps never are."""
-    if not has_step(form.program, form.frame):
-        return False
-    return bool(form.chunk or kept_bytes(replace(form, is_planned=True)))
 
 
 def kept_bytes(form: Form, item: int = 4) -> int:

@@ -23,7 +23,7 @@ from tnmars.graph import Graph
 from tnmars.layer.code import LAYOUTS, runnable
 from tnmars.layer.forward import dense_layer, example_inputs
 from tnmars.layer.torch_state import is_undisturbed
-from tnmars.program.backward import may_pay
+from tnmars.program.backward import has_step
 from tnmars.program.choice import Planner, within_memory
 from tnmars.program.form import Form, has_weight, peak
 from tnmars.timing import records
@@ -171,14 +171,16 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
 def _stepped(race: Race, form: Form) -> Form:
     """In training, the form with its planned backward pass if that is clearly faster; else the form as it is.
 
-    Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run.
+    Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run. It depends on
+    what else runs, so torch's own layer takes turns with the two, as other layers of a model do.
     """
     is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
-    if race.mode != "train" or not is_cpu or not may_pay(form):
+    if race.mode != "train" or not is_cpu or not has_step(form.program, form.frame):
         return form
     planned = replace(form, is_planned=True)
-    actions = [_action(race, form), _action(race, planned)]
-    plain, own = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 4, least=2, result=median)
+    other = _dense_action(race)
+    actions = [_action(race, form), _action(race, planned), *([] if other is None else [other])]
+    plain, own, *_ = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 6, least=2, result=median)
     return planned if own <= WORTH * plain else form
 
 
