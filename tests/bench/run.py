@@ -137,7 +137,8 @@ def run_case(
             timed = _with_memory(timed, training, steps)
     chosen = {contender.name: form for contender, form in ours if form and contender.name != AGAIN}
     plan = layer.plan("train", case.batch)
-    forms = {**chosen, "train": plan.name + (f" in chunks of {plan.chunk}" if plan.chunk else "")}
+    words = [plan.name, f"in chunks of {plan.chunk}" if plan.chunk else "", "planned" if plan.is_planned else ""]
+    forms = {**chosen, "train": " ".join(word for word in words if word)}
     return Row(case, count, tuple(passes), tuple(timed), tuple(forms.items()))
 
 

@@ -332,7 +332,7 @@ def test_a_backward_pass_is_planned_only_if_that_is_clearly_faster(
     timed = tuning.in_turns
 
     def times(actions: Any, **settings: Any) -> list[float]:
-        return [1.0, share] if settings.get("result") is median else timed(actions, **settings)
+        return [1.0, share, 1.0] if settings.get("result") is median else timed(actions, **settings)
 
     monkeypatch.setattr(tuning, "in_turns", times)
     layer = tnmars.compile(square(), batch=8, tune=True)

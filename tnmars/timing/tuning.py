@@ -192,14 +192,16 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
 def _stepped(race: Race, form: Form) -> Form:
     """In training, the form with its planned backward pass if that is clearly faster; else the form as it is.
 
-    Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run.
+    Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run. It depends on
+    what else runs, so torch's own layer takes turns with the two, as other layers of a model do.
     """
     is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
     if race.mode != "train" or not is_cpu or not has_step(form.program, form.frame):
         return form
     planned = replace(form, is_planned=True)
-    actions = [_action(race, form), _action(race, planned)]
-    plain, own = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 4, least=2, result=median)
+    other = _dense_action(race)
+    actions = [_action(race, form), _action(race, planned), *([] if other is None else [other])]
+    plain, own, *_ = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 6, least=2, result=median)
     return planned if own <= WORTH * plain else form
 
 
