@@ -103,6 +103,8 @@ def checked(graph: Graph, weight: object) -> Tensor:
         raise TnmarsError(f"the weight has type {weight.dtype}, but must have real numbers.")
     if not graph.terms:
         raise TnmarsError("the graph has no terms, so there is nothing to decompose the weight into.")
+    if weight.is_floating_point() and weight.dtype.itemsize == 1:
+        weight = weight.float()  # torch computes nothing in float8
     finite = torch.isfinite(weight)
     if not bool(finite.all()):
         wrong = int((~finite).sum())
