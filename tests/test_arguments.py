@@ -550,3 +550,90 @@ def test_numbers_of_numpy_are_as_good(name: str, tmp_path: Path, monkeypatch: py
         except Exception as error:
             wrong[argument] = f"{type(error).__name__}: {error}"
     assert wrong == {}
+
+
+LONG = 10**5000
+ZERO = torch.tensor(3)  # without axes
+TABLE = np.ones((2, 2), int)
+ODD_VALUES: dict[str, tuple[Callable[[], object], str]] = {
+    "a selector": (lambda: tnmars.compile(GRAPH, selector="mars"), "such as tnmars.Mars"),
+    "an integer without text": (lambda: tnmars.compile(GRAPH, selector=LONG), "selector is an integer of 16,610 bits"),
+    "a batch": (lambda: tnmars.compile(GRAPH, batch=LONG), "batch is an integer of 16,610 bits"),
+    "a size": (lambda: families.tt("linear", inputs=(LONG,), outputs=(4,), rank=2), "mode 'i1' has size an integer of"),
+    "a rule": (lambda: tnmars.compile(GRAPH, init=True), "init is True, but .* one of glorot, kaiming"),
+    "a type": (lambda: tnmars.compile(GRAPH, dtype=int), "dtype is the class int, but must be one of torch.float16"),
+    "a device": (lambda: tnmars.compile(GRAPH, device=99), "device is 99, but must be a device of torch"),
+    "modes": (lambda: families.tt("linear", inputs=ZERO, outputs=(4,), rank=2), "inputs is tensor"),
+    "ranks": (lambda: families.tt("linear", **WEIGHT, ranks=ZERO), "ranks is tensor"),
+    "parts": (lambda: tnmars.Graph("linear", ZERO, ZERO), "modes is tensor"),
+    "a kernel": (lambda: tnmars.Graph("linear", GRAPH.modes, GRAPH.terms, kernel_size=ZERO), "kernel_size is tensor"),
+    "shared modes": (
+        lambda: tnmars.network("linear", "A[i,r] B[r,o]", bonds=2, inputs={"i": 4}, outputs={"o": 3}, shared=ZERO),
+        "shared is tensor",
+    ),
+    "an order of roles": (lambda: families.tt_naive("linear", **WEIGHT, rank=2, order=TABLE), "order is array"),
+    "an order": (lambda: tnmars.factor(12, 2, order=TABLE), "order is array"),
+    "sizes": (lambda: tnmars.decompose(torch.randn(4, 6), GRAPH, ranks=TABLE), "ranks has 2 sizes"),
+    "a seed": (lambda: tnmars.decompose(torch.randn(4, 6), GRAPH, ranks=2, seed=2**70), "seed is .* at most 64 bits"),
+    "the seed of a schedule": (
+        lambda: tnmars.MaskSchedule(gated(), total_steps=2, seed=2**70),
+        "seed is .* at most 64 bits",
+    ),
+    "an example": (
+        lambda: tnmars.Stages(Module(), train_samples=8, example=[[1]], settings=tnmars.Staircase()),
+        "input is of type list",
+    ),
+    "a mask of slices": (
+        lambda: tnmars.prune(gated(), {"fc": {"r": torch.tensor([True, False, True])}}),
+        "keep of bond 'r' is .*, but must be a list of whole numbers",
+    ),
+    "float8": (
+        lambda: tnmars.from_dense(nn.Linear(6, 4).to(torch.float8_e4m3fn), GRAPH, ranks=2),
+        "dtype is torch.float8_e4m3fn, but must be one of",
+    ),
+}
+"""Calls with a value that is odd in another way than its type, each with a part of what is said."""
+
+
+@pytest.mark.parametrize("name", ODD_VALUES)
+def test_odd_values_are_refused_in_words(name: str) -> None:
+    ask, words = ODD_VALUES[name]
+    with pytest.raises(tnmars.TnmarsError, match=words):
+        ask()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["NUL", "surrogate"])
+def test_paths_that_no_file_system_takes(path: str) -> None:
+    model = Module()
+    optimizer = torch.optim.Adam(model.parameters())
+    for ask in (
+        lambda: tnmars.load_into(model, path),
+        lambda: tnmars.save(model, path),
+        lambda: tnmars.load_checkpoint(path, model, optimizer),
+        lambda: tnmars.save_checkpoint(path, model, optimizer),
+        lambda: tnmars.report(model, model, path),
+        lambda: tnmars.report(path, model, FOLDER / "report.html"),
+        lambda: tnmars.report(model, path, FOLDER / "report.html"),
+    ):
+        with pytest.raises(tnmars.TnmarsError, match=r"a.*b"):
+            ask()
+    assert not (FOLDER / "report.html").exists()
+
+
+def test_generators_arrays_and_types_that_torch_takes() -> None:
+    assert families.btt("linear", inputs=iter((4, 5)), outputs=iter((3, 2)), rank=1) == families.btt(
+        "linear", inputs=(4, 5), outputs=(3, 2), rank=1
+    )
+    layer = families.of_layer("cp", "conv", 4, 4, kernel=(size for size in (3, 3)), rank=2)
+    assert layer == families.of_layer("cp", "conv", 4, 4, kernel=(3, 3), rank=2)
+    assert tnmars.compile(GRAPH, dtype=float).dtype == torch.float64
+    for kept in ([0, 2], np.array([0, 2]), torch.tensor([0, 2])):
+        assert tnmars.prune(gated(), {"fc": {"r": kept}}).fc.graph.bonds["r"].size == 2
+
+
+def test_float8_weights_are_decomposed_as_the_numbers_that_they_are() -> None:
+    weight = torch.randn(4, 6).to(torch.float8_e4m3fn)
+    found = tnmars.decompose(weight, GRAPH, ranks=3)
+    expected = tnmars.decompose(weight.float(), GRAPH, ranks=3)
+    assert found.error == expected.error
+    assert all(torch.equal(found.cores[name], expected.cores[name]) for name in GRAPH.cores)

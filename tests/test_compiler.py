@@ -268,7 +268,7 @@ def test_terms_that_differ_in_the_size_of_a_bond_alone(kind: str) -> None:
         (dict(batch=2.5), "batch is 2.5, but must be an integer."),
         (dict(image=0), "image is 0, but must be an integer of at least 1."),
         (dict(init=-1.0), "init is -1.0, but must be a variance of at least 0"),
-        (dict(init=True), "init is True, but must be a string, a number or None."),
+        (dict(init=True), "init is True, but must be a variance of at least 0, or one of glorot, kaiming."),
         (dict(dtype=torch.int64), "dtype is torch.int64, but must be one of torch.float16,"),
     ],
 )

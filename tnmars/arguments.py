@@ -23,6 +23,8 @@ from tnmars.errors import TnmarsError
 
 LONGEST = 60
 """Values with a longer text are described by their type alone."""
+LARGE = 10**LONGEST
+"""Integers beyond this are described by their length; Python itself refuses to write those of thousands of digits."""
 _UNIONS = (Union, UnionType)
 _WORDS = {
     bool: "True or False",
@@ -37,6 +39,7 @@ _WORDS = {
     Iterable: "something to iterate over",
     Callable: "a function",
 }
+_ARRAYS = (("numpy", "ndarray"), ("torch", "Tensor"))
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes)
 
 
@@ -67,11 +70,16 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, Any], b
 def own(value: Any) -> Any:
     """A value with the numbers and truth values of NumPy as Python's own, also inside of tuples, lists and tables.
 
+    Arrays become lists.
+
     >>> import numpy
     >>> own((numpy.int64(2), numpy.float32(0.5), numpy.True_, "r")), own({"r": numpy.int64(3)})
     ((2, 0.5, True, 'r'), {'r': 3})
     """
     kind = type(value)
+    if (kind.__module__, kind.__name__) in _ARRAYS:
+        value = value.tolist()
+        kind = type(value)
     if kind in (tuple, list):
         return kind(map(own, value))
     if kind is dict:
@@ -95,7 +103,7 @@ def own_seed(seed: Any) -> Any:
     """A seed as Python's own integer, or None. Raises `TnmarsError` if torch could not take it."""
     seed = own(seed)
     if seed is not None and not -(2**63) <= seed < 2**64:
-        raise TnmarsError(f"seed is {_shown(seed)}, but must be an integer of at most 64 bits.")
+        raise TnmarsError(f"seed is {shown(seed)}, but must be an integer of at most 64 bits.")
     return seed
 
 
@@ -126,7 +134,7 @@ def _check(where: str, value: object, hint: Any) -> None:
     kinds = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
     near = [kind for kind in kinds if _is_near(value, kind)]
     if not near:
-        raise TnmarsError(f"{where} is {_shown(value)}, but must be {_wanted(kinds)}.")
+        raise TnmarsError(f"{where} is {shown(value)}, but must be {_wanted(kinds)}.")
     if len(near) == 1:
         _check_entries(where, value, near[0])
 
@@ -139,7 +147,7 @@ def _check_entries(where: str, value: Any, kind: Any) -> None:
     if isinstance(value, Mapping) and len(inner) == 2:
         for key, entry in value.items():
             if not _is_near(key, inner[0]):
-                raise TnmarsError(f"{where} has the key {_shown(key)}, but keys must be {_wanted(inner[:1])}.")
+                raise TnmarsError(f"{where} has the key {shown(key)}, but keys must be {_wanted(inner[:1])}.")
             if inner[1] not in (int, float):
                 _check(f"{where}[{key!r}]", entry, inner[1])
     elif isinstance(value, (list, tuple)) and origin is tuple and inner[-1] is not Ellipsis:
@@ -204,9 +212,11 @@ def _methods(protocol: type) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value in a message: its text where that is short, else its class."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, int) and abs(value) > LARGE:
+        return f"an integer of {value.bit_length():,} bits"
     text = repr(value) if isinstance(value, _PLAIN) else ""
     return text if text and len(text) <= LONGEST else f"of type {type(value).__name__}"

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 
 from tnmars import spec
-from tnmars.arguments import check_arguments, own
+from tnmars.arguments import check_arguments, own, shown
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
-from tnmars.layer.init import check_place
+from tnmars.layer.init import place
 from tnmars.layer.module import TNModule
 from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
-from tnmars.program.choice import Planner
+from tnmars.program.choice import NO_LIMIT, Planner
 from tnmars.select.base import Selector
 from tnmars.timing.tuning import fastest, measured_ratios
 
@@ -36,7 +36,7 @@ def compile(
     optimizer: str = "auto",
     model: CostModel | None = None,
     warn: bool = True,
-    device: torch.device | str | None = None,
+    device: torch.device | str | int | None = None,
     dtype: torch.dtype | None = None,
     **options: object,
 ) -> TNModule:
@@ -86,16 +86,18 @@ def compile(
         >>> layer(torch.zeros(7, 24)).shape
         torch.Size([7, 15])
     """
-    check_arguments(compile, locals())
+    check_arguments(compile, locals(), but=("selector", "init", "dtype"))
     bias, init, batch, image = own((bias, init, batch, image))
     if selector is not None and not isinstance(selector, Selector):
         raise TnmarsError(
-            f"selector is {selector!r}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."
+            f"selector is {shown(selector)}, but must be a selector such as tnmars.Mars(pi=1e-2, alpha=-1.75)."
         )
-    for name, size in (("batch", batch), ("image", image)):
-        if not is_int(size, 1):
-            raise TnmarsError(f"{name} is {size!r}, but must be an integer of at least 1.")
-    check_place(device, dtype)
+    sizes: dict[str, object] = {"batch": batch, "image": image}
+    for name, size in sizes.items():
+        if not is_int(size, 1, NO_LIMIT):
+            limit = f"an integer of at {f'most {NO_LIMIT:,}' if is_int(size, 1) else 'least 1'}"
+            raise TnmarsError(f"{name} is {shown(size)}, but must be {limit}.")
+    device, dtype = place(device, dtype)
     declared = graph if isinstance(graph, Graph) else spec.load(graph)
     if bias is not None:
         options["bias"] = bias

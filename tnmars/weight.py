@@ -13,7 +13,7 @@ from tnmars.errors import GraphError, Problem, listing, nearest
 from tnmars.graph.factor import factor, factor_up
 from tnmars.graph.fields import Fields
 from tnmars.graph.kinds import KINDS, MODE_ROLES, Role
-from tnmars.graph.parts import Axis, Edge, Operand, is_int, is_list, parse_axis
+from tnmars.graph.parts import Axis, Edge, Operand, is_int, is_list, name_list, parse_axis, parts_of
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -153,7 +153,7 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
     >>> layer_weight("conv", 16, 16, (3, 3), 1, groups=16)
     {'groups': (16,), 'kernel': (3, 3)}
     """
-    groups = own(groups)
+    groups, kernel = own(groups), tuple(kernel)
     if not is_int(groups, 1) or inside % groups or outside % groups:
         text = f"groups is {groups!r}, but must be a number that divides {inside:,} inputs and {outside:,} outputs."
         raise GraphError(Problem(text, "Every group has as many inputs, and as many outputs, as the others."))
@@ -164,7 +164,7 @@ def layer_weight(kind: str, inside: int, outside: int, kernel: Sequence[int], wa
     given: Weight = {"inputs": factor(inside // groups, ways), "outputs": outputs}
     if groups > 1:
         given = {"groups": (groups,), **(given if max(inside, outside) > groups else {})}
-    return {**given, "kernel": tuple(kernel)} if len(kernel) else given
+    return {**given, "kernel": kernel} if kernel else given
 
 
 def completed(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +177,10 @@ def completed(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def weight_fields(kind: str, weight: Weight) -> Fields:
-    """The fields of a graph without terms."""
+    """The fields of a graph without terms. What can be read once, such as a generator, becomes a tuple in `weight`."""
+    for key, value in weight.items():
+        if isinstance(value, Iterator):
+            weight[key] = tuple(value)  # type: ignore[literal-required]
     wrong = list(_keywords(weight))
     modes: list[Edge] = []
     for role in MODE_ROLES if not wrong else ():
@@ -200,9 +203,9 @@ def weight_fields(kind: str, weight: Weight) -> Fields:
         kind=kind,
         modes=tuple(modes),
         terms=(),
-        shared=tuple(weight.get("shared", ())),
+        shared=name_list("shared is", weight.get("shared", ())),
         features=tuple(features.items()),
-        kernel_size=tuple(weight.get("kernel_size", ())),
+        kernel_size=parts_of("kernel_size", weight.get("kernel_size", ())),
         inputs=tuple(Operand(name, axes(text), same.get(name, "")) for name, text in given.items()),
         output=axes(weight.get("result", ())),
         options=tuple(weight.get("options", {}).items()),  # type: ignore[arg-type]  # the rules check the values

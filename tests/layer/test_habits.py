@@ -293,6 +293,21 @@ def test_the_input_has_the_name_that_torch_gives_it(graph: Graph) -> None:
         assert torch.equal(each(input=x), each(x))
 
 
+@pytest.mark.parametrize("graph", [EVERY[kind] for kind in ("linear", "conv", "patch", "embedding", "map")])
+def test_an_input_that_is_missing_or_given_twice(graph: Graph) -> None:
+    inputs = inputs_of(graph)
+    layer = tnmars.compile(graph)
+    for each in (layer, tnmars.freeze(layer), tnmars.compile(graph, selector=tnmars.Mars()).eval()):
+        with pytest.raises(tnmars.ShapeError, match=r"input is of type NoneType, but must be a torch\.Tensor"):
+            each(*[None] * len(inputs))
+        if graph.inputs:
+            continue
+        with pytest.raises(tnmars.ShapeError, match=r"input is of type NoneType, but must be a torch\.Tensor"):
+            each(input=None)
+        with pytest.raises(TypeError, match="multiple values for argument 'input'"):  # as torch's own layers
+            each(*inputs, input=inputs[0])
+
+
 def test_bags_take_the_arguments_of_torch() -> None:
     graph = replace(SKIPPED, options=(("mode", "sum"),))
     layer, index = tnmars.compile(graph), torch.tensor([1, 2, 3, 4])

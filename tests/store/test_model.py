@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 from kit import SPECS
-from torch import nn
+from torch import Tensor, nn
 
 import tnmars
 from tnmars.errors import CheckpointError, TnmarsError
@@ -393,3 +394,60 @@ def test_odd_tensors(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
         back.tensors[key].shape == value.shape and back.tensors[key].equal(value) for key, value in tensors.items()
     )
     assert safetensors.torch.load_file(tmp_path / "a").keys() == tensors.keys()
+
+
+CONV = tnmars.families.cp("conv", inputs=(4,), outputs=(6,), kernel=(3, 3), rank=2)
+TABLE = tnmars.families.lowrank("embedding", lookup=(9,), outputs=(4,), rank=2)
+
+
+class OwnForward(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1
+
+
+OTHERS = {
+    "stride": (CONV, lambda: nn.Conv2d(4, 6, 3, stride=2), r"has stride \(2, 2\), but 1 in the file"),
+    "padding": (CONV, lambda: nn.Conv2d(4, 6, 3, padding=1), r"has padding \(1, 1\), but 0 in the file"),
+    "groups": (CONV, lambda: nn.Conv2d(4, 6, 3, groups=2), "has groups 2, but 1 in the file"),
+    "border": (CONV, lambda: nn.Conv2d(4, 6, 3, padding_mode="circular"), "has padding_mode 'circular', but 'zeros'"),
+    "bags": (TABLE, lambda: nn.EmbeddingBag(9, 4, mode="sum"), "has mode 'sum', but None in the file"),
+    "transposed": (CONV, lambda: nn.ConvTranspose2d(4, 6, 3), "is a ConvTranspose2d: no layer of torch that"),
+    "bilinear": (tnmars.loads(SMALL), lambda: nn.Bilinear(12, 12, 10), "is a Bilinear: no layer of torch that"),
+    "recurrent": (tnmars.loads(SMALL), lambda: nn.GRU(12, 10), "is a GRU: no layer of torch that"),
+    "norm": (tnmars.loads(SMALL), lambda: nn.BatchNorm1d(12), "is a BatchNorm1d: no layer of torch that"),
+    "lazy": (CONV, lambda: nn.LazyLinear(6), "is a LazyLinear: its weight is not initialized"),
+    "own forward": (
+        tnmars.loads(SMALL),
+        lambda: OwnForward(12, 10),
+        "is a OwnForward: OwnForward has a forward method of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_only_a_layer_with_the_same_options_is_replaced(name: str, tmp_path: Path) -> None:
+    graph, make, words = OTHERS[name]
+    tnmars.save(nn.Sequential(tnmars.compile(graph, batch=2, image=8)), tmp_path / "a")
+    model = nn.Sequential(make())
+    first = model[0]
+    with pytest.raises(tnmars.TnmarsError, match=words):
+        tnmars.load_into(model, tmp_path / "a")
+    assert model[0] is first
+
+
+@pytest.mark.parametrize(
+    ("options", "make"),
+    [
+        ({"stride": 2, "padding": 1}, lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1)),
+        ({"padding": "same", "dilation": (2, 1)}, lambda: nn.Conv2d(4, 6, 3, padding="same", dilation=(2, 1))),
+        ({}, lambda: nn.Conv2d(4, 6, 3, padding="valid")),
+        ({"padding": 1, "padding_mode": "reflect"}, lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect")),
+    ],
+)
+def test_equal_options_are_recognized_however_they_are_written(
+    options: dict[str, object], make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    layer = tnmars.compile(CONV, batch=2, image=8, **options)
+    tnmars.save(nn.Sequential(layer), tmp_path / "a")
+    x = torch.randn(2, 4, 8, 8)
+    assert torch.equal(tnmars.load_into(nn.Sequential(make()), tmp_path / "a")(x), layer(x))

@@ -105,6 +105,8 @@ def checked(graph: Graph, weight: object) -> Tensor:
         raise ShapeError(Problem(text, f"That is torch's layout for this graph: {graph.signature}."))
     if not graph.terms:
         raise TnmarsError("the graph has no terms, so there is nothing to decompose the weight into.")
+    if weight.is_floating_point() and weight.dtype.itemsize == 1:
+        weight = weight.float()  # torch computes nothing in float8
     finite = torch.isfinite(weight)
     if not bool(finite.all()):
         wrong = int((~finite).sum())

@@ -83,9 +83,9 @@ def _checked(size: Any, ways: Any, order: str, criterion: str) -> tuple[int, int
             f"cannot split {size!r} into {ways!r} modes: the size must be a whole number from 1 to {MAX_SIZE:,}, "
             "the number of modes at least 1."
         )
-    if order not in ORDERS:
+    if not isinstance(order, str) or order not in ORDERS:
         raise TnmarsError(f"order is {order!r}, but must be one of {', '.join(ORDERS)}.")
-    if criterion not in CRITERIA:
+    if not isinstance(criterion, str) or criterion not in CRITERIA:
         raise TnmarsError(f"criterion is {criterion!r}, but must be one of {', '.join(CRITERIA)}.")
     return size, ways
 

@@ -15,6 +15,7 @@ from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tnmars.arguments import LARGE, shown
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
 
@@ -69,8 +70,8 @@ def size_problem(what: str, size: object) -> Problem | None:
     """The problem of a size, or None."""
     if is_int(size, 1, MAX_SIZE):
         return None
-    shown = f"{size:,}" if is_int(size) else repr(size)
-    return Problem(f"{what} has size {shown}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
+    text = f"{size:,}" if is_int(size, -LARGE, LARGE) else shown(size) if is_int(size) else repr(size)
+    return Problem(f"{what} has size {text}.", f"A size must be a whole number from 1 to {MAX_SIZE:,}.")
 
 
 def is_int(value: object, least: float = -inf, most: float = inf) -> TypeIs[int]:
@@ -102,16 +103,15 @@ Part = TypeVar("Part")
 
 def is_list(value: object) -> bool:
     """Whether a value has entries and is not text, whose entries would be letters."""
-    return isinstance(value, Iterable) and not isinstance(value, str)
+    return isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) != 0
 
 
 def name_list(what: str, given: Iterable[str]) -> tuple[str, ...]:
     """The entries of a list of names. Raises `GraphError` for text, which would be a list of letters."""
-    try:
-        if is_list(given):
-            return tuple(given)
-    except TypeError:  # a tensor without axes
-        pass
+    if is_list(given):
+        names = tuple(given)
+        if not any(getattr(name, "ndim", 0) for name in names):  # rows of an array are no names
+            return names
     raise GraphError(Problem(f"{what} {given!r}, which is not a list of names.", 'Write ["i", "r"].'))
 
 

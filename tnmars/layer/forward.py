@@ -18,11 +18,16 @@ from tnmars.layer.memory import is_short, no_output
 
 def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> Tensor:
     """The output of a layer."""
-    if "input" in named and not inputs and not layer.graph.inputs:  # as torch's own layers name it
-        inputs, named = (named["input"],), {name: value for name, value in named.items() if name != "input"}
     kind = kind_of(layer.graph)
-    for value in (*inputs, *(value for name, value in named.items() if name not in kind.settings)):
-        if value is not None and not isinstance(value, Tensor):
+    if "input" in named and not layer.graph.inputs:  # as torch's own layers name it
+        if inputs:
+            raise TypeError("forward() got multiple values for argument 'input'")
+        inputs, named = (named["input"],), {name: value for name, value in named.items() if name != "input"}
+    tensors = [value for name, value in named.items() if name not in kind.settings]
+    given: tuple[Tensor | None, ...] = (*inputs, *tensors)
+    for at, value in enumerate(given):
+        is_left_out = value is None and (kind.is_weight or (kind.is_indexed and (at > 0 or not inputs)))
+        if not is_left_out and not isinstance(value, Tensor):
             raise ShapeError(f"input is of type {type(value).__name__}, but must be a torch.Tensor.")
     try:
         output = kind.forward(layer, *inputs, **named)

@@ -12,6 +12,7 @@ from math import isfinite, prod
 
 import torch
 
+from tnmars.arguments import shown
 from tnmars.errors import TnmarsError
 from tnmars.graph import Graph
 
@@ -33,22 +34,45 @@ def check_place(device: torch.device | str | None, dtype: torch.dtype | None) ->
             raise TnmarsError(f"device is '{device}', but must be a device of torch: {error}") from None
 
 
+def place(
+    device: torch.device | str | int | None, dtype: object
+) -> tuple[torch.device | str | None, torch.dtype | None]:
+    """A device and a type as torch's layers take them: a number is that of an accelerator, `float` is float64.
+
+    Raises `TnmarsError` if torch has no such device, or no layer can be made with the type.
+    """
+    kind = torch.float64 if dtype is float else dtype
+    if kind is not None and not isinstance(kind, torch.dtype):
+        raise TnmarsError(f"dtype is {shown(dtype)}, but must be one of {', '.join(map(str, DTYPES))}.")
+    if isinstance(device, int):
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise TnmarsError(f"device is {shown(device)}, but must be a device of torch: {error}") from None
+    check_place(device, kind)
+    return device, kind
+
+
 def variance(graph: Graph, rule: str | float | None = None) -> float:
     """The variance of an entry of the weight: by a rule, or as given. By default 1 for a table, else Glorot."""
     if isinstance(rule, (int, float)):
         if isinstance(rule, bool) or not (isfinite(rule) and rule >= 0):
-            raise TnmarsError(f"init is {rule!r}, but must be a variance of at least 0, or one of {', '.join(RULES)}.")
+            raise TnmarsError(
+                f"init is {shown(rule)}, but must be a variance of at least 0, or one of {', '.join(RULES)}."
+            )
         return float(rule)
     if rule is None:
         rule = "unit" if graph.is_lookup else "glorot"
     fan_in, fan_out = graph.fan_in, graph.fan_out
+    if not isinstance(rule, str):
+        raise TnmarsError(f"init is {shown(rule)}, but must be a variance, or one of {', '.join(RULES)}.")
     if rule == "unit":
         return 1.0
     if rule == "glorot":
         return 2.0 / (fan_in + fan_out)
     if rule == "kaiming":
         return 2.0 / fan_in
-    raise TnmarsError(f"init is '{rule}', but must be a variance, or one of {', '.join(RULES)}.")
+    raise TnmarsError(f"init is {shown(rule)}, but must be a variance, or one of {', '.join(RULES)}.")
 
 
 def deviations(graph: Graph, target: float) -> dict[str, float]:

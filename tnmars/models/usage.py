@@ -100,7 +100,7 @@ def _noted(model: nn.Module, uses: Mapping[str, Use], flops: Callable[[], int]) 
 
     def before(use: Use) -> Callable[..., None]:
         def seen(module: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
-            x = next(iter((*given, *named.values())), None)
+            x = next((value for value in (*given, *named.values()) if isinstance(value, Tensor)), None)
             use.calls += 1
             use.numbers += 0 if x is None else x.numel()
             use.macs -= flops() // 2

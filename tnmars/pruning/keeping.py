@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import Problem, TnmarsError, listing, nearest
 from tnmars.graph.rewrite import Keep
 from tnmars.layer.distributed import from_first_rank
@@ -87,4 +87,4 @@ def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Kee
         if name not in known:
             hint = f"Layers: {listing(list(known))}.{nearest(name, known)}"
             raise TnmarsError(f"keep names '{name}', which is not a compiled layer. Nothing was changed.\n  {hint}")
-    return dict(given)
+    return {name: own(slices) for name, slices in given.items()}

@@ -221,7 +221,7 @@ def is_whole(path: str | Path) -> bool:
         with Path(path).open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             return not _damage(stream.read(END), size, iter(partial(stream.read, PIECE), b""))
-    except OSError:
+    except (OSError, ValueError):  # a path may hold what no file system takes
         return False
 
 
@@ -299,6 +299,10 @@ def _verified(path: str | Path) -> numpy.ndarray[Any, numpy.dtype[numpy.uint8]]:
                 filled += count
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except TnmarsError:
+        raise
+    except ValueError as error:  # a path may hold what no file system takes
+        raise CheckpointError(f"{str(path)!a}: cannot be read: {error}.") from None
     except MemoryError:
         raise CheckpointError(f"{path}: has {size:,} bytes, for which there is not enough memory.") from None
     wrong = damage(data[:filled].data)

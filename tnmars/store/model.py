@@ -29,6 +29,8 @@ from tnmars.store.loading import Loading, Stored, plain_name, prefix_of
 
 SIZES = ["in_features", "out_features", "in_channels", "out_channels", "kernel_size", "num_embeddings", "embedding_dim"]
 """The sizes that both a layer of torch and the compiled one that replaces it have."""
+OPTIONS = ["stride", "padding", "dilation", "groups", "padding_mode", "mode"]
+"""The options under the names of torch's layers, one number standing for all axes."""
 MODEL = "model."
 """The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
 
@@ -122,9 +124,9 @@ def _are_names(entry: Mapping[str, Any]) -> bool:
 def load_into(model: nn.Module, path: str | Path) -> nn.Module:
     """The model given, with the layers and the tensors of a file of `save` or `save_checkpoint`.
 
-    Each layer that is compiled in the file replaces the module of the same name: a layer of the same kind and sizes,
-    torch's own or a compiled one, or any module that is no such layer. A layer that is compiled already stays the same
-    object. Replaced layers have the file's dtypes, on the devices of what they
+    Each layer that is compiled in the file replaces the module of the same name: a layer of the same kind, sizes and
+    options, torch's own or a compiled one, or `torch.nn.Identity()`, which keeps a place free. A layer that is compiled
+    already stays the same object. Replaced layers have the file's dtypes, on the devices of what they
     replace. A parameter that `tnmars.parametrize_` rebuilt in the file is rebuilt from cores in the model too. All
     other tensors are copied into the model's own.
 
@@ -207,9 +209,15 @@ def _replace(model: nn.Module, held: Stored, entry: Mapping[str, Any], made: dic
 
 
 def _other_kind(old: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:
-    """Whether a layer, torch's own or a compiled one, is of another kind than the file's that would replace it."""
+    """What prevents that a layer of the file replaces a module: another kind of layer, other options, or no layer."""
+    if isinstance(old, nn.Identity) or type(old) is nn.Module:
+        return
     found = old.graph if isinstance(old, TNModule) else describe(old)
     if not isinstance(found, (Graph, DenseLayer)):
+        if not isinstance(old, Shell):
+            why = found or "no layer of torch that a compiled one can stand for"
+            text = f"layer '{name}' of the model is a {type(old).__name__}: {why}."
+            yield Problem(text, "Put the compiled layer, or torch.nn.Identity(), in its place first.")
         return
     have, want = found.kind, layer.graph.kind
     if have != want:
@@ -217,6 +225,17 @@ def _other_kind(old: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]
     elif isinstance(found, Graph) and not layer.graph.rules.layout and found.dense_shape != layer.graph.dense_shape:
         shapes = f"has modes of sizes {found.dense_shape}, but {layer.graph.dense_shape}"
         yield Problem(f"layer '{name}' {shapes} in the file.")
+    elif isinstance(found, DenseLayer):
+        for option in OPTIONS:
+            had, wanted = getattr(old, option, None), getattr(layer, option, None)
+            if _on_axes(had, len(found.kernel)) != _on_axes(wanted, len(found.kernel)):
+                yield Problem(f"layer '{name}' has {option} {had!r}, but {wanted!r} in the file.")
+
+
+def _on_axes(option: object, ndim: int) -> object:
+    """An option of a convolution with one number for each axis."""
+    option = 0 if option == "valid" else option
+    return (option,) * ndim if isinstance(option, int) else option
 
 
 def _unfit(module: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:
