@@ -35,9 +35,7 @@ class Fetch(Instruction):
         return self.cores
 
     def seconds(self, site: Site, model: CostModel, grad: bool) -> float:
-        if len(self.cores) == 1:
-            return 0.0
-        return prices.stack(model, prod(self.extents(site.after)), grad=grad)
+        return 0.0 if len(self.cores) == 1 else prices.stack(model, prod(self.extents(site.after)), grad=grad)
 
     def detail(self) -> str:
         words = " ".join(self.cores) + (" conj" if self.conj else "")
