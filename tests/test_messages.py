@@ -126,6 +126,17 @@ CALLS: dict[str, Callable[[], object]] = {
         "embedding", "A[v,o]", lookup={"v": 4}, outputs={"o": 5}, options={"padding_idx": "1"}
     ),
     "option_bag": lambda: _embedding(options={"mode": "min"}),
+    "option_last_offset": lambda: _embedding(options={"include_last_offset": True}),
+    "option_by_count": lambda: _embedding(options={"mode": "max", "scale_grad_by_freq": True}),
+    "option_norm": lambda: _embedding(options={"max_norm": 0, "norm_type": 0.5}),
+    "option_output_padding": lambda: network(
+        "conv_transpose",
+        "A[i,o,k]",
+        inputs={"i": 4},
+        outputs={"o": 5},
+        kernel={"k": 3},
+        options={"stride": 2, "output_padding": 2},
+    ),
     # dsl
     "text_end": lambda: _linear("A[i,r] B[r,o"),
     "text_letter": lambda: _linear("A[i,r] B[r;o]"),
