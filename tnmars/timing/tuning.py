@@ -185,24 +185,23 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
         ours, theirs = _times(race, [winner, dense], inf)
         chosen = winner if ours <= CLEARLY * theirs else dense
         return Record(forms.index(chosen), ours / theirs if chosen is winner else 1.0)
-    taken = _stepped(race, winner)
-    return Record(forms.index(winner), _ratio(race, taken), taken.is_planned)
+    is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
+    if race.mode == "train" and is_cpu and has_step(winner.program, winner.frame):
+        return _stepped(race, winner, forms.index(winner))
+    return Record(forms.index(winner), _ratio(race, winner))
 
 
-def _stepped(race: Race, form: Form) -> Form:
-    """In training, the form with its planned backward pass if that is clearly faster; else the form as it is.
+def _stepped(race: Race, form: Form, place: int) -> Record:
+    """The record of a form in training: with its planned backward pass if that is clearly faster.
 
     Medians decide: what a step pays for fresh memory, which kept buffers avoid, differs from run to run. It depends on
     what else runs, so torch's own layer takes turns with the two, as other layers of a model do.
     """
-    is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
-    if race.mode != "train" or not is_cpu or not has_step(form.program, form.frame):
-        return form
-    planned = replace(form, is_planned=True)
-    other = _dense_action(race)
-    actions = [_action(race, form), _action(race, planned), *([] if other is None else [other])]
-    plain, own, *_ = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 6, least=2, result=median)
-    return planned if own <= WORTH * plain else form
+    dense = _dense_action(race)
+    actions = [_action(race, form), _action(race, replace(form, is_planned=True)), *([] if dense is None else [dense])]
+    plain, own, *unit = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 6, least=2, result=median)
+    is_planned = own <= WORTH * plain
+    return Record(place, (own if is_planned else plain) / unit[0] if unit else 0.0, is_planned)
 
 
 def _ratio(race: Race, form: Form) -> float:
