@@ -23,6 +23,7 @@ from tnmars.decomposing.tensors import Decomposition, dense, with_sizes
 from tnmars.decomposing.unfolding import below, spectrum
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
+from tnmars.layer.memory import memory_to
 
 ROUNDS, GAIN = 12, 1e-3
 """On a tree whose metric does not split: rounds over all cores, and the share of the loss below which they stop."""
@@ -163,12 +164,13 @@ def decompose(
     seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
-    values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
     most = None if starts is None else max(starts, 1)
-    task = Task(graph, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
-    if is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF):
-        return _swept(task)
-    return _searched(task)
+    with memory_to(f"decompose a weight of shape {graph.dense_shape}", "Give smaller ranks."):
+        values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
+        task = Task(graph, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
+        if is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF):
+            return _swept(task)
+        return _searched(task)
 
 
 def _swept(task: Task) -> Decomposed:
