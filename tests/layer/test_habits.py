@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
@@ -90,6 +92,87 @@ def test_a_dense_weight_without_memory_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(memory, "LARGE", 2**60)  # as if there had seemed to be memory
     with pytest.raises(tnmars.ShapeError, match=words):
         layer.dense()
+
+
+def test_cores_are_refused_together_before_they_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system grants memory that it does not have until it is filled. So it is asked for the sum first."""
+    limit, real = 2**20, torch.empty
+
+    def empty(*shape: object, **more: object) -> Tensor:
+        made = real(*shape, **more | {"device": "meta"})
+        if made.numel() * made.element_size() > limit and str(more.get("device")) != "meta":
+            raise RuntimeError(f"can't allocate memory: you tried to allocate {made.numel()} bytes.")
+        return real(*shape, **more)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    half = tnmars.families.lowrank("linear", inputs=(300,), outputs=(300,), rank=500)  # 600 kB each
+    with pytest.raises(tnmars.TnmarsError) as told:
+        tnmars.compile(half)
+    assert str(told.value) == (
+        "there is no memory for the 2 cores, which take 1.2 MB in all.\n  Make bonds smaller: 'r' has size 500."
+    )
+    assert tnmars.compile(half, device="meta").device.type == "meta"
+    with pytest.raises(tnmars.TnmarsError, match=r"no memory for core 'A': it has shape \(300, 1000\)"):
+        tnmars.compile(tnmars.families.lowrank("linear", inputs=(300,), outputs=(300,), rank=1000))
+
+
+SHORT = """
+import resource, sys, warnings
+from pathlib import Path
+import torch, tnmars
+from torch import nn
+warnings.simplefilter("ignore")
+small = tnmars.families.lowrank("linear", inputs=(8,), outputs=(6,), rank=3)
+wide = tnmars.families.lowrank("linear", inputs=(2000,), outputs=(2000,), rank=4)
+thin = tnmars.families.lowrank("linear", inputs=(1,), outputs=(1,), rank=2**24)
+weight, dense, path = torch.randn(2000, 2000), nn.Linear(2000, 2000), Path(sys.argv[1]) / "a"
+large = nn.Sequential(tnmars.compile(wide, bias=False))
+tnmars.widen_(large, 3000)
+tnmars.save(large, path)
+two = nn.Sequential(tnmars.compile(small), tnmars.compile(small), tnmars.compile(wide))
+# what is needed is imported before memory is short
+tnmars.prune(tnmars.compile(small), ranks=2), tnmars.decompose(torch.randn(6, 8), small, ranks=2)
+[getattr(tnmars, name) for name in ("fit", "from_dense", "load_into", "Mars")]
+
+
+def ask(what, room, call):
+    used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (used * 1024 + room * 2**20, -1))
+    try:
+        call()
+        said = "done"
+    except tnmars.TnmarsError as error:
+        said = str(error).splitlines()[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    print(what, said)
+
+
+ask("gates", 100, lambda: tnmars.compile(thin, bias=False, dtype=torch.float16, selector=tnmars.Mars()))
+ask("widen", 500, lambda: tnmars.widen_(two, 2**31 - 1))
+ask("widen some", 80, lambda: tnmars.widen_(two, 4000))
+ask("decompose", 20, lambda: tnmars.decompose(weight, wide, ranks=4))
+ask("from_dense", 20, lambda: tnmars.from_dense(dense, wide, ranks=4))
+ask("fit", 20, lambda: tnmars.fit(wide, weight, ranks=4))
+ask("prune", 20, lambda: tnmars.prune(large, {"0": {"r": range(1000)}}))
+ask("by rank", 20, lambda: tnmars.prune(large, ranks=1000))
+ask("load", 60, lambda: tnmars.load_into(nn.Sequential(nn.Identity()), path))
+print([layer.graph.bonds["r"].size for layer in two])
+"""
+"""Asks for more than a limit of the address space leaves; no memory is filled."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
+def test_every_lack_of_memory_is_said_in_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SHORT, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    *lines, sizes = found.stdout.splitlines()
+    asked = ("gates", "widen", "widen some", "decompose", "from_dense", "fit", "prune", "by rank", "load")
+    for what, line in zip(asked, lines, strict=True):
+        assert line.startswith(f"{what} ") and "there is no memory " in line, found.stdout
+    assert "the gates of bond 'r'" in lines[0]
+    assert sizes == "[3, 3, 4]"  # nothing was changed
 
 
 # --- parameters that are replaced -------------------------------------------------------------------------------------

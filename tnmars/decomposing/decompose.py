@@ -25,6 +25,7 @@ from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import conjugated, unconjugated
 from tnmars.layer import numbers
+from tnmars.layer.memory import memory_to
 
 ROUNDS, GAIN = 12, 1e-3
 """On a tree whose metric does not split: rounds over all cores, and the share of the loss below which they stop."""
@@ -171,11 +172,12 @@ def decompose(
         text = f"the weight has type {weight.dtype}, but a metric is for real weights."
         raise TnmarsError(Problem(text, "Leave the metric or the data out."))
     plain = unconjugated(graph)  # with the conjugates of the cores that are used so
-    values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
     most = None if starts is None else max(starts, 1)
-    task = Task(plain, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
-    is_direct = is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF)
-    found = _swept(task) if is_direct else _searched(task)
+    with memory_to(f"decompose a weight of shape {graph.dense_shape}", "Give smaller ranks."):
+        values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
+        task = Task(plain, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
+        is_direct = is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF)
+        found = _swept(task) if is_direct else _searched(task)
     if plain is graph:
         return found
     cores = conjugates(found.cores, graph.conjugated)

@@ -29,6 +29,7 @@ from tnmars.fitting.value import Fitted, FitWarning, Point, rank_doubts
 from tnmars.graph import Edge, Graph, Json
 from tnmars.graph.kinds import Role
 from tnmars.graph.rewrite import drop_ones, unconjugated
+from tnmars.layer.memory import memory_to
 from tnmars.layer.module import TNModule
 from tnmars.layer.numbers import squared
 from tnmars.select import Annealed, Selector
@@ -122,7 +123,7 @@ def fit(
         text = f"dtype is {type_}, but the tensor has complex numbers."
         raise TnmarsError(Problem(text, "Give torch.complex64 or torch.complex128, or leave dtype out."))
     request = Request(before, given, observed, held_out, selector, aim, seed, steps, type_, watch, shown)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), memory_to("fit the tensor", "Give smaller ranks."):
         torch.manual_seed(seed)
         fitted = _fitted(request)
     for doubt in fitted.doubts:

@@ -20,7 +20,7 @@ from tnmars.layer.forward import forward
 from tnmars.layer.kinds import LayerKind, kind_of
 from tnmars.layer.lazy_weight import lazy_weight
 from tnmars.layer.masks import Masks
-from tnmars.layer.memory import empty, empty_core, whole_weight
+from tnmars.layer.memory import empty, empty_cores, whole_weight
 from tnmars.layer.numbers import gate_dtype, real_dtype
 from tnmars.layer.open_slices import Opening, level_of, nearby
 from tnmars.layer.own_code import PASS, give_own_code_, without_own_code
@@ -165,12 +165,12 @@ class TNModule(Shell):
         self.open_only = open_only
         self.cache_(None)
         graph = planner.graph
-        cores = {name: empty_core(graph, name, device, dtype) for name in graph.cores}
+        cores = empty_cores(graph, device, dtype)
         gates: dict[str, nn.Parameter] = {}
         if selector is not None and selector.has_gates:
             kind = gate_dtype(dtype)
             for name, bond in graph.bonds.items():
-                gates[name] = nn.Parameter(torch.empty(bond.size, device=device, dtype=kind))
+                gates[name] = empty((bond.size,), device, kind, f"the gates of bond '{name}'", "Make it smaller.")
         self.become_(planner, cores, gates, plans)
         self.register_parameter("bias", None)
         if graph.has_bias:

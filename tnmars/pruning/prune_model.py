@@ -23,6 +23,7 @@ from tnmars.graph.rewrite import Keep, Rewrite, drop_ones
 from tnmars.graph.rewrite import prune as cut
 from tnmars.layer.cores import check_parameters
 from tnmars.layer.distributed import is_sharded
+from tnmars.layer.memory import memory_to
 from tnmars.layer.module import TNModule
 from tnmars.pruning.by_rank import Ranks, compiled_layers, take_
 from tnmars.pruning.folding import fold_factors, folded
@@ -91,14 +92,17 @@ def prune(
     check_arguments(prune, locals(), but=("round_to",))
     step, energy = own((step, energy))
     _check_rounding(round_to, keep_gates, (keep, ranks, energy))
-    chosen, forms = to_keep(model, keep, ranks, energy)
-    pruned = copy.deepcopy(model)
-    merges = simplify and not keep_gates
-    compiled = compiled_layers(pruned)
-    more = rounded_up(compiled, chosen, round_to, forms)
-    cuts = [LayerCut(compiled[name], name, kept, step, keep_gates, merges, more[name]) for name, kept in chosen.items()]
-    take_(compiled, forms)
-    apply(cuts, outside(pruned, cuts))
+    with memory_to("prune a copy of the model", "Cut the model itself: tnmars.prune_."):
+        chosen, forms = to_keep(model, keep, ranks, energy)
+        pruned = copy.deepcopy(model)
+        merges = simplify and not keep_gates
+        compiled = compiled_layers(pruned)
+        more = rounded_up(compiled, chosen, round_to, forms)
+        cuts = [
+            LayerCut(compiled[name], name, kept, step, keep_gates, merges, more[name]) for name, kept in chosen.items()
+        ]
+        take_(compiled, forms)
+        apply(cuts, outside(pruned, cuts))
     return pruned
 
 

@@ -20,6 +20,7 @@ from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import NEW, Rewrite, widen
+from tnmars.layer.memory import check_room, memory_to
 from tnmars.layer.module import TNModule
 from tnmars.layer.numbers import squared, wide, wide_dtype
 from tnmars.pruning.by_rank import Ranks, check_cores, targets
@@ -81,8 +82,11 @@ def widen_(
     if optimizer is not None:
         check_state(optimizer, {value for entry in wider for value in entry.layer.cores.parameters()})
     changes: dict[nn.Parameter, Change] = {}
-    for entry in wider:
-        changes |= entry.apply(start, scale, random)
+    with memory_to("widen the model. Nothing was changed", "Give smaller sizes."):
+        made = [entry.made(start, scale, random) for entry in wider]
+    for entry, (cores, changed) in zip(wider, made, strict=True):
+        entry.apply(cores)
+        changes |= changed
     if optimizer is not None:
         replace_in_(optimizer, changes)
 
@@ -101,10 +105,12 @@ class _Wider:
         self.layer = layer
         self.rewrite = _rewrite(layer.graph, name, ranks[name] if isinstance(ranks, Mapping) else ranks)
 
-    def apply(self, start: str, scale: float, random: torch.Generator | None) -> dict[nn.Parameter, Change]:
-        """Widens the layer; returns what replaced each of its cores. A core that stays as it is stays the parameter."""
-        layer, before = self.layer, self.layer.graph
-        old = {name: layer.cores.get(name) for name in before.cores}
+    def made(
+        self, start: str, scale: float, random: torch.Generator | None
+    ) -> tuple[dict[str, nn.Parameter], dict[nn.Parameter, Change]]:
+        """The wider cores, and what replaces each of those before. A core that stays as it is stays the parameter."""
+        layer = self.layer
+        old = {name: layer.cores.get(name) for name in layer.graph.cores}
         values = cores_after(self.rewrite, old)
         _fill_(self.rewrite, values, {name: _size(core) * scale for name, core in old.items()}, random)
         if start == "gradient":
@@ -121,8 +127,11 @@ class _Wider:
             cores[name] = new
             if not is_same:
                 changes[core] = Change(new, follow)
-        layer.become_(replace(layer.planner, graph=self.rewrite.graph), cores, {})
-        return changes
+        return cores, changes
+
+    def apply(self, cores: Mapping[str, nn.Parameter]) -> None:
+        """Widens the layer."""
+        self.layer.become_(replace(self.layer.planner, graph=self.rewrite.graph), cores, {})
 
 
 def _rewrite(graph: Graph, name: str, asked: object) -> Rewrite:
@@ -130,6 +139,7 @@ def _rewrite(graph: Graph, name: str, asked: object) -> Rewrite:
         sizes = given_sizes(graph, asked)
         if isinstance(asked, int):
             sizes = {bond: max(size, graph.bonds[bond].size) for bond, size in sizes.items()}
+        _check_room(graph, sizes)
         found = widen(graph, sizes)
         for bond, every in _ends(found).items():
             if any(len(set(own)) == 1 for own in every):
@@ -138,6 +148,15 @@ def _rewrite(graph: Graph, name: str, asked: object) -> Rewrite:
     except TnmarsError as error:
         raise TnmarsError(f"layer '{name}': {error}\n  Nothing was changed.") from None
     return replace(found, graph=found.graph.with_origin(graph.origin))
+
+
+def _check_room(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Raises `TnmarsError` if there is no memory for the wider cores, before lists of their slices fill it."""
+    shapes = [
+        [max(size, sizes.get(bond or "", 0)) for bond, size in zip(graph.bonds_of(core), shape, strict=True)]
+        for core, shape in graph.cores.items()
+    ]
+    check_room(shapes, None, f"the {len(shapes):,} wider cores", "Give smaller sizes.")
 
 
 def _size(core: Tensor) -> float:

@@ -18,6 +18,7 @@ from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.init import DTYPES
+from tnmars.layer.memory import NoMemoryError
 from tnmars.layer.module import TNModule
 from tnmars.plan.cost import AcceleratorModel, CostModel
 from tnmars.plan.trees import OPTIMIZERS
@@ -94,6 +95,8 @@ def from_json(
     """
     try:
         return _layer(data, tensors, device)
+    except NoMemoryError as error:  # the file is sound
+        raise TnmarsError(Problem(error.problems[0].text, "Free some memory first.")) from None
     except TnmarsError as error:
         raise CheckpointError(error.problems) from None
 

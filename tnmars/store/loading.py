@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tnmars.layer.memory import memory_to
 from tnmars.layer.module import TNModule
 from tnmars.models.rebuilt import place_of, register_
 from tnmars.store.undo import all_or_nothing
@@ -53,7 +54,7 @@ class Loading:
 
     def apply(self) -> nn.Module:
         """Puts layers and tensors into the model. Returns it, or its replacement. If it raises, nothing is changed."""
-        with all_or_nothing(self.model):
+        with memory_to("load the model. Nothing was changed", "Free some memory first."), all_or_nothing(self.model):
             return self._applied()
 
     def _applied(self) -> nn.Module:
