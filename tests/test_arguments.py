@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import tempfile
 import types
 import warnings
@@ -474,15 +475,23 @@ def complaint(name: str, argument: str, wrong: str) -> str:
     if not isinstance(found.error, (tnmars.TnmarsError, TypeError)):
         return said
     is_ours = isinstance(found.error, tnmars.TnmarsError)
-    if not is_ours and argument not in str(found.error) and not takes_anything(name, argument):
+    if not is_ours and not is_named(argument, str(found.error)) and not takes_anything(name, argument):
         return said
     return f"changes the model, then {said}" if found.changed else ""
 
 
+def is_named(argument: str, text: str) -> bool:
+    """Whether a message is about an argument: it begins with its name, or has it in quotes or after `argument`."""
+    name = re.escape(argument)
+    return re.search(rf"^{name}\b|['\"`]{name}['\"`]|\barguments?:? {name}\b", text) is not None
+
+
 def takes_anything(name: str, argument: str) -> bool:
     """Whether anything goes, so that an error may be that of the user's own model, which gets the value."""
-    declared = inspect.signature(PUBLIC[name]).parameters.get(argument)
-    return declared is None or str(declared.annotation) in ("object", "Any", "HasState | None", "'Any'", "'object'")
+    declared = inspect.signature(PUBLIC[name]).parameters
+    several = next((one for one in declared.values() if one.kind is one.VAR_KEYWORD), None)
+    one = declared.get(argument, several)
+    return one is not None and str(one.annotation) in ("object", "Any", "HasState | None", "'Any'", "'object'")
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -519,6 +528,25 @@ def test_an_internal_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complaint("hasty", "name", "none").startswith("changes the model")
     assert complaint("blind", "name", "odd") == "takes a value of an unknown class"
     assert complaint("blind", "name", "none") == ""
+
+
+def test_a_bare_error_of_python_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of the test: an error that only happens to hold the letters of the name, and one of a named keyword."""
+
+    def short(a: object, **sizes: int) -> int:
+        return len(a) + sum(sizes.values())
+
+    def spread(**sizes: int) -> int:
+        return sum(len(size) for size in sizes.values())
+
+    monkeypatch.setitem(PUBLIC, "short", short)
+    monkeypatch.setitem(PUBLIC, "spread", spread)
+    monkeypatch.setitem(CALLS, "short", lambda: {"a": "text", "b": 1})
+    monkeypatch.setitem(CALLS, "spread", lambda: {"inputs": (2,)})
+    assert complaint("short", "b", "none").startswith("TypeError: unsupported operand")
+    assert complaint("spread", "inputs", "integer").startswith("TypeError: object of type 'int'")
+    assert not is_named("a", "object of type 'int' has a name") and not is_named("in", "inputs is 3")
+    assert is_named("a", "f() got an unexpected keyword argument 'a'") and is_named("inputs", "inputs is 3")
 
 
 def as_numpy(value: Any) -> Any:

@@ -6,6 +6,7 @@ message of the refusal, or nothing if it has read the file.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import pickle
@@ -246,6 +247,7 @@ TRUSTING: Mapping[str, Reader] = {
     "pickle": _trusting(lambda: pickle.loads(pickled())),  # noqa: S301
     "yaml": _trusting(lambda: yaml.unsafe_load("!!python/object/apply:os.system ['true']")),
     "eval": _trusting(lambda: eval(CODE.replace("touch canary", "true"))),  # noqa: S307
+    "import": _trusting(lambda: importlib.import_module("nturl2path")),  # of the standard library, used by nobody
     "socket": _trusting(lambda: socket.socket().close()),
     "write": _trusting(lambda: Path("canary").write_text("")),
     "rename": _trusting(lambda: Path("many.npy").rename("many.npy")),

@@ -9,6 +9,7 @@ write, and each file must be refused within the limits, which are guards against
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import resource
@@ -40,6 +41,8 @@ FORBIDDEN = (
 """Audit events, or what comes before the first dot of them, that no file may cause."""
 OUTPUTS = ("out", ".out")
 """How the names of the files begin that commands are told to write."""
+OURS = ("tnmars", "torch", "numpy")
+"""Packages whose own modules may be loaded late."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -55,7 +58,7 @@ class Guard:
     def arm(self, may_write: bool) -> None:
         """Begins; `may_write` if the file may be read, and a command then writes what it was asked for."""
         self.seen, self.may_write = [], may_write
-        self.known = frozenset(name.partition(".")[0] for name in sys.modules) | sys.stdlib_module_names
+        self.known = frozenset(sys.modules)
         self.armed = True
 
     def __call__(self, event: str, given: tuple[Any, ...]) -> None:
@@ -68,17 +71,23 @@ class Guard:
             if any(letter in (mode or "") for letter in "wax+") or (isinstance(flags, int) and flags & WRITING):
                 self.seen.append(f"opens {name!r} to write")
         elif event == "import":
-            if given[0].partition(".")[0] not in self.known:
-                self.seen.append(f"imports {given[0]}")
+            self._note_import(given[0])
         elif self.may_write and any(str(one).startswith(OUTPUTS) for one in given[:2]):
             return
         elif (event in FORBIDDEN or event.partition(".")[0] in FORBIDDEN) and not self._is_import(event, given):
             self.seen.append(f"{event} {str(given)[:200]}")
 
     def _is_import(self, event: str, given: tuple[Any, ...]) -> bool:
-        """Whether the interpreter itself runs or unmarshals the code of a module that it imports."""
+        """Whether the interpreter itself runs or unmarshals the code of a module that it imports, which is noted."""
         frame = sys._getframe(2)
-        return event in ("exec", "marshal.loads") and "importlib" in frame.f_code.co_filename
+        is_import = event in ("exec", "marshal.loads") and "importlib" in frame.f_code.co_filename
+        if is_import and event == "exec" and frame.f_back is not None and "module" in frame.f_back.f_locals:
+            self._note_import(frame.f_back.f_locals["module"].__name__)  # importlib.import_module has no event
+        return is_import
+
+    def _note_import(self, name: str) -> None:
+        if name not in self.known and name.partition(".")[0] not in OURS:
+            self.seen.append(f"imports {name}")
 
 
 def status(what: str) -> int:
@@ -130,6 +139,7 @@ def attacks() -> list[Attack]:
 
 def warm_up() -> None:
     """Every reader reads a good file of its kind where there is one, and one that does not exist."""
+    codecs.lookup("cp437")  # of the names in zip files
     good = {"spec": "good.yaml", "model": "good.safetensors", "checkpoint": "good.ckpt", "npy": "many.npy"}
     good["adapters"] = "adapters.safetensors"
     for kind, listed in readers.READERS.items():

@@ -106,7 +106,12 @@ WIDE = 8
 
 @pytest.mark.parametrize("batch", range(0, cases(20_000), READ))
 def test_a_mutated_file_that_is_read_computes_what_it_says(batch: int) -> None:
-    """Every accepted file is compiled, run, and compared with its dense weight. Many files say the same: once each."""
+    """Every graph of an accepted file is compiled, once each: many files say the same.
+
+    Of the first 4,000 files 584 are accepted, with 94 different graphs. 74 of them run and are compared with their
+    dense weight. Of 15 large ones only the shape of the output is compared, on the meta device; 5 convolutions that
+    reach beyond the image are compiled only.
+    """
     for name, data in mutations(batch, batch + READ, seed=2):
         found = spec.read(data)
         assert (found.graph is None) == bool(found.problems), name

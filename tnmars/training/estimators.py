@@ -79,7 +79,7 @@ def gate_gradient_(
         ...     optimizer.zero_grad()
     """
     check_arguments(gate_gradient_, locals())
-    samples, baseline = own((samples, baseline))
+    samples = own(samples)
     level = _check(estimator, samples, baseline)
     gated = _gated(model)
     chances = _chances(gated)
