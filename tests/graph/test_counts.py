@@ -249,7 +249,8 @@ def test_counts_are_what_a_recount_gives(graph: Graph) -> None:
     found = count(graph)
     assert found.cores == parameters
     assert found.dense == prod(graph.dense_shape)
-    assert found.other == (graph.dense_shape[0] if dict(graph.options).get("bias", graph.rules.has_bias) else 0)
+    outputs = graph.dense_shape[1] * graph.groups if graph.kind == "conv_transpose" else graph.dense_shape[0]
+    assert found.other == (outputs if dict(graph.options).get("bias", graph.rules.has_bias) else 0)
 
 
 @settings(max_examples=cases(1000))

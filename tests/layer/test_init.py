@@ -64,6 +64,9 @@ def test_the_rules_are_torchs(graph: Graph) -> None:
     if graph.kind in ("linear", "conv"):
         inside, outside = torch.nn.init._calculate_fan_in_and_fan_out(torch.empty(graph.dense_shape))
         outside //= graph.groups
+    elif graph.kind == "conv_transpose":  # its weight has the inputs first
+        outside, inside = torch.nn.init._calculate_fan_in_and_fan_out(torch.empty(graph.dense_shape))
+        inside //= graph.groups
     elif graph.kind == "map":
         inside, outside = (prod(mode.size for mode in graph.modes if mode.role == role) for role in ("in", "out"))
     else:

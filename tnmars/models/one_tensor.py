@@ -73,7 +73,8 @@ def tie_(
 
     Example:
         >>> import torch, tnmars
-        >>> model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+        >>> nn = torch.nn
+        >>> model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
         >>> tensor = tnmars.tie_(model, "*", "cp", rank=3)
         >>> tensor.graph.dense_shape, torch.equal(model[2].weight, tensor.dense()[1, :4])
         ((2, 8, 8), True)

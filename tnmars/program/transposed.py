@@ -21,6 +21,9 @@ class ConvTranspose(Conv):
         made = [label for label in self.axes[1] if label not in read[0].axes[1]]
         return read[1].axes[1][len(made) :]
 
+    def _groups(self, read: tuple[Instruction, ...]) -> Labels:
+        return tuple(label for label in read[0].axes[1] if label in self.axes[1])
+
     def holds(self, read: tuple[Instruction, ...], sizes: Sizes) -> bool:
         """The groups' labels come first on image and kernel, then those that are summed; the rest are outputs, taps."""
         source, kernel = read
@@ -28,7 +31,7 @@ class ConvTranspose(Conv):
             return False
         lead, inside, *places = source.axes
         rows, made = kernel.axes
-        groups = tuple(label for label in inside if label in self.axes[1])
+        groups = self._groups(read)
         taps = self.taps_of(read)
         return (
             self.axes == (lead, (*groups, *made[: len(made) - len(taps)]), *places)
