@@ -160,7 +160,9 @@ def decompose(
         ({'r': 6}, 192)
     """
     check_arguments(decompose, locals())
-    ranks, error, energy, parameters, starts, steps = own((ranks, error, energy, parameters, starts, steps))
+    ranks, error, energy, parameters, starts, steps = own(
+        (ranks, error, energy, parameters, starts, steps), arrays=True
+    )
     seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)
