@@ -67,23 +67,23 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, Any], b
             _check(name, value, hint)
 
 
-def own(value: Any) -> Any:
+def own(value: Any, *, arrays: bool = False) -> Any:
     """A value with the numbers and truth values of NumPy as Python's own, also inside of tuples, lists and tables.
 
-    Arrays become lists.
+    With `arrays`, NumPy's arrays and tensors become lists.
 
     >>> import numpy
     >>> own((numpy.int64(2), numpy.float32(0.5), numpy.True_, "r")), own({"r": numpy.int64(3)})
     ((2, 0.5, True, 'r'), {'r': 3})
     """
     kind = type(value)
-    if (kind.__module__, kind.__name__) in _ARRAYS:
+    if arrays and (kind.__module__, kind.__name__) in _ARRAYS:
         value = value.tolist()
         kind = type(value)
     if kind in (tuple, list):
-        return kind(map(own, value))
+        return kind(own(entry, arrays=arrays) for entry in value)
     if kind is dict:
-        return {key: own(entry) for key, entry in value.items()}
+        return {key: own(entry, arrays=arrays) for key, entry in value.items()}
     if kind in _PLAIN:
         return value
     if kind.__name__ in ("bool", "bool_") and kind.__module__ == "numpy":

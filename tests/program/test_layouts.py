@@ -215,7 +215,7 @@ def test_a_layer_is_planned_and_timed_for_its_layout(tmp_path: Path, monkeypatch
     assert seen
     assert all(seen)
     tnmars.save(layer, tmp_path / "layer.tnm")
-    loaded = tnmars.load_into(torch.nn.Conv2d(12, 10, 3), tmp_path / "layer.tnm")
+    loaded = tnmars.load_into(torch.nn.Conv2d(12, 10, 3, stride=2, padding=1), tmp_path / "layer.tnm")
     assert loaded.planner == layer.planner
     assert loaded.planner.channels_last
 

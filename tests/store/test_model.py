@@ -411,7 +411,11 @@ OTHERS = {
     "groups": (CONV, lambda: nn.Conv2d(4, 6, 3, groups=2), "has groups 2, but 1 in the file"),
     "border": (CONV, lambda: nn.Conv2d(4, 6, 3, padding_mode="circular"), "has padding_mode 'circular', but 'zeros'"),
     "bags": (TABLE, lambda: nn.EmbeddingBag(9, 4, mode="sum"), "has mode 'sum', but None in the file"),
-    "transposed": (CONV, lambda: nn.ConvTranspose2d(4, 6, 3), "is a ConvTranspose2d: no layer of torch that"),
+    "transposed": (
+        CONV,
+        lambda: nn.ConvTranspose2d(4, 6, 3),
+        "is of kind 'conv_transpose', but of kind 'conv' in the file",
+    ),
     "bilinear": (tnmars.loads(SMALL), lambda: nn.Bilinear(12, 12, 10), "is a Bilinear: no layer of torch that"),
     "recurrent": (tnmars.loads(SMALL), lambda: nn.GRU(12, 10), "is a GRU: no layer of torch that"),
     "norm": (tnmars.loads(SMALL), lambda: nn.BatchNorm1d(12), "is a BatchNorm1d: no layer of torch that"),

@@ -164,7 +164,9 @@ def decompose(
     """
     check_arguments(decompose, locals())
     check_plain(graph, "a decomposition")
-    ranks, error, energy, parameters, starts, steps = own((ranks, error, energy, parameters, starts, steps))
+    ranks, error, energy, parameters, starts, steps = own(
+        (ranks, error, energy, parameters, starts, steps), arrays=True
+    )
     seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
     weight = checked(graph, weight)

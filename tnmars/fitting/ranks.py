@@ -113,7 +113,7 @@ def fit(
         {'r': 2} (12, 15)
     """
     check_arguments(fit, locals())
-    ranks, error, energy, parameters, steps = own((ranks, error, energy, parameters, steps))
+    ranks, error, energy, parameters, steps = own((ranks, error, energy, parameters, steps), arrays=True)
     seed = own_seed(seed)
     before = graph if isinstance(graph, Graph) else spec.load(graph)
     check_plain(before, "a fit")

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tnmars.arguments import LARGE, shown
+from tnmars.arguments import own
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
 
@@ -215,6 +216,7 @@ class Core:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", name_list(f"core '{self.name}' lists", self.edges))
+        object.__setattr__(self, "conj", own(self.conj))
         _raise(self._problems())
 
     def _problems(self) -> Iterator[Problem | None]:

@@ -73,7 +73,7 @@ def from_dense(
         (8, False)
     """
     check_arguments(from_dense, locals())
-    ranks, error, energy, parameters = own((ranks, error, energy, parameters))
+    ranks, error, energy, parameters = own((ranks, error, energy, parameters), arrays=True)
     seed = own_seed(seed)
     dense = describe(layer)
     if not isinstance(dense, DenseLayer):

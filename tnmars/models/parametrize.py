@@ -97,7 +97,7 @@ def parametrize_(
         parametrizations.weight_hh_l0.0.layer.cores.B
     """
     check_arguments(parametrize_, locals())
-    ranks = own(ranks)
+    ranks = own(ranks, arrays=True)
     seed = own_seed(seed)
     if sum(value is not None for value in (cores, init)) > 1:
         raise TnmarsError("cores and init are both given, but only one of them can be what the cores begin with.")

@@ -87,4 +87,4 @@ def _chosen(model: nn.Module, given: Mapping[str, Keep] | None) -> dict[str, Kee
         if name not in known:
             hint = f"Layers: {listing(list(known))}.{nearest(name, known)}"
             raise TnmarsError(f"keep names '{name}', which is not a compiled layer. Nothing was changed.\n  {hint}")
-    return {name: own(slices) for name, slices in given.items()}
+    return {name: own(slices, arrays=True) for name, slices in given.items()}
