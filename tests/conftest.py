@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def _memory() -> tuple[float, float]:
     """Gigabytes of this process and of its largest child, at most. A child starts with the size of its parent."""
     unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
     own, child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    status = Path("/proc/self/status")
+    if status.exists():  # without what the parent had when it started this process
+        own = int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0])
     return own / unit, child / unit
 
 

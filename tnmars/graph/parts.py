@@ -15,8 +15,7 @@ from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tnmars.arguments import LARGE, shown
-from tnmars.arguments import own
+from tnmars.arguments import LARGE, own, shown
 from tnmars.errors import GraphError, Problem
 from tnmars.graph.kinds import Role
 
