@@ -18,8 +18,10 @@ from kit import EVERY, LINEAR, SKIPPED, every_kind, inputs_of
 from oracle import compiled, error
 from strategies import THOROUGH
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import prune as torch_prune
+from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
 from tnmars.graph import Graph
@@ -357,6 +359,18 @@ def test_finite_logits_of_an_accelerator_are_looked_at_once(monkeypatch: pytest.
         layer(x)
     with pytest.raises(pytest.fail.Exception):
         torch.func.functional_call(layer, {"gates.r": torch.zeros(3)}, (x,))
+
+
+def test_logits_without_entries_are_not_looked_at() -> None:
+    """Under `FakeTensorMode` there is only a shape; other modes, such as a counter, change nothing."""
+    layer, x = tnmars.compile(LOW, selector=tnmars.Mars()).eval(), torch.ones(2, 8)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert layer(x).shape == (2, 6)
+    with FakeTensorMode():
+        assert tnmars.compile(LOW, selector=tnmars.Mars()).eval()(torch.ones(2, 8)).shape == (2, 6)
+    layer.gates.r.data.fill_(nan)
+    with FlopCounterMode(display=False), pytest.raises(tnmars.TnmarsError, match=NOT_FINITE):
+        layer(x)
 
 
 def test_training_does_not_look_at_logits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
@@ -98,7 +99,9 @@ def unwrapped(value: Tensor) -> Tensor:
 
 
 def is_readable(value: Tensor) -> bool:
-    """Whether a tensor has entries, rather than only a shape: not on the meta device, and not made to be traced."""
+    """Whether the entries of a tensor can be read: not on the meta device, and not under `FakeTensorMode`."""
+    if torch._C._len_torch_dispatch_stack() and active_fake_mode() is not None:
+        return False
     return not (value.is_meta or isinstance(value, FakeTensor))
 
 
