@@ -33,7 +33,9 @@ def check(layer: tnmars.TNModule, problem: oracle.Problem, tolerance: float) -> 
     assert found.dtype == layer.dtype
     assert oracle.error(found, wanted) <= tolerance
     for at, (slope, truth) in enumerate(zip(slopes, oracle.gradients(wanted, problem.leaves), strict=True)):
-        assert oracle.error(slope, truth) <= tolerance, f"the gradient of leaf {at}"
+        # in float32, a gradient that is a sum over all outputs has lost digits where they cancel
+        lost = 1e-7 * wanted.numel() if layer.dtype == torch.float32 else 0.0
+        assert oracle.error(slope, truth) <= tolerance + lost, f"the gradient of leaf {at}"
 
 
 # --- any graph -------------------------------------------------------------------------------------------------------

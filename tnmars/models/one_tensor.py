@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars import families, spec
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, shown
 from tnmars.compiler import compile_quietly as compile
 from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest, plural
 from tnmars.graph import Graph
@@ -82,7 +82,11 @@ def tie_(
         (54, 54)
     """
     check_arguments(tie_, locals())
-    chosen = _chosen(model, [layers] if isinstance(layers, str) else list(layers))
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        text = f"layers is {shown(layers)}, but must be a name, or a list of names."
+        raise TnmarsError(Problem(text, "Names may have wildcards: 'layer1.*.conv?'."))
+    chosen = _chosen(model, patterns)
     values = {name: rebuildable(module, WEIGHT, f"{name}.{WEIGHT}") for name, module in chosen.items()}
     first = next(iter(values.values()))
     for name, value in values.items():
