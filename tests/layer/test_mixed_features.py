@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -49,3 +52,63 @@ def test_a_trace_has_no_planned_step() -> None:
     layer = tnmars.compile(graph, batch=6)
     form = layer.plan("train", 6)
     assert not backward.has_step(form.program, form.frame)
+
+
+def planned(layer: tnmars.TNModule) -> tnmars.TNModule:
+    """The same layer with planned training steps, whether or not they would pay."""
+    made = copy.deepcopy(layer)
+    for key, form in made.programs.plans.items():
+        made.programs.plans[key] = replace(form, is_planned=key[0] == "train")
+    made.programs._codes.clear()
+    return made
+
+
+TWICE = tnmars.network(
+    "linear", "A[i1,o1,r] B=A[i2,o2,r]", bonds=3, inputs={"i1": 3, "i2": 3}, outputs={"o1": 3, "o2": 3}
+)
+ONCE = tnmars.families.lowrank("linear", inputs=(9,), outputs=(9,), rank=4)
+
+
+@pytest.mark.parametrize("graph", [TWICE, ONCE], ids=["tied", "plain"])
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_a_planned_step_whose_core_is_also_in_the_history_of_its_input(graph: tnmars.Graph, is_deep: bool) -> None:
+    layer = tnmars.compile(graph, batch=5, dtype=torch.float64)
+    x = torch.randn(5, 9, dtype=torch.float64)
+    found = []
+    for each in (layer, planned(layer)):
+        assert any(form.is_planned for form in each.programs.plans.values()) == (each is not layer)
+        loss = each(each(x).tanh()).pow(2).sum()
+        slopes = torch.autograd.grad(loss, list(each.parameters()), create_graph=is_deep)
+        found.append([slope.detach() for slope in slopes])
+        if is_deep:
+            again = torch.autograd.grad(sum(slope.pow(2).sum() for slope in slopes), list(each.parameters()))
+            found[-1] += again
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_conjugate_cores_train_with_every_optimizer(make: type[torch.optim.Optimizer]) -> None:
+    graph = tnmars.network("linear", "A[i,r] B*[r,o]", bonds=3, inputs={"i": 4}, outputs={"o": 5})
+    layer = tnmars.compile(graph, dtype=torch.complex64, batch=6)
+    optimizer = make(layer.parameters(), lr=1e-2)
+    x, losses = torch.randn(6, 4, dtype=torch.complex64), []
+    for _ in range(20):
+        loss = (layer(x) - 1.0).abs().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+
+
+def test_rows_of_a_complex_table_are_weighed_by_how_often_they_are_taken() -> None:
+    layer = tnmars.Embedding(12, 4, family="cp", rank=3, dtype=torch.complex128, scale_grad_by_freq=True)
+    index = torch.tensor([3, 3, 7])
+    layer(index).real.sum().backward()
+    plain = {name: value.grad for name, value in layer.named_parameters()}
+    layer.zero_grad()
+    rows = layer.dense()
+    (0.5 * rows[3] + 0.5 * rows[3] + rows[7]).real.sum().backward()
+    for name, value in layer.named_parameters():
+        torch.testing.assert_close(plain[name], value.grad)

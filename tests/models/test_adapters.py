@@ -268,3 +268,17 @@ def test_a_forged_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(tnmars.CheckpointError, match=r"adapters\.safetensors"):
         tnmars.load_adapters_(net, path)
     assert type(net[0]) is nn.Linear and all(value.requires_grad for value in net.parameters())
+
+
+def test_an_adapter_begins_with_a_core_that_stands_in_one_place() -> None:
+    """If it stood in two and was zero, it would stay zero."""
+    text, sizes = "A[i1,r] B=A[i2,r] C[r,o]", {"inputs": {"i1": 4, "i2": 4}, "outputs": {"o": 16}}
+    net = tnmars.adapter_(nn.Sequential(nn.Linear(16, 16)), {"*": tnmars.network("linear", text, bonds=3, **sizes)})
+    net(torch.randn(5, 16)).pow(2).sum().backward()
+    assert float(net[0].delta.cores.get("C").grad.norm()) > 0.0
+    assert float(net[0].delta.cores.get("C").norm()) == 0.0
+    tied = tnmars.network(
+        "linear", "A[i1,o1,r] B=A[i2,o2,r]", bonds=3, inputs={"i1": 4, "i2": 4}, outputs={"o1": 4, "o2": 4}
+    )
+    with pytest.raises(tnmars.TnmarsError, match="no core that stands in one place only"):
+        tnmars.adapter_(nn.Sequential(nn.Linear(16, 16)), {"*": tied})

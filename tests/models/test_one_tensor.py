@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from pathlib import Path
 
 import oracle
@@ -137,3 +138,16 @@ def test_mistakes() -> None:
     made[2].weight = made[0].weight
     with pytest.raises(tnmars.TnmarsError, match="layers '0' and '2' have the same weight"):
         tnmars.tie_(made, ["0", "2"], small)
+
+
+def test_complex_weights_keep_their_size() -> None:
+    model = nn.Sequential(nn.Linear(6, 8, dtype=torch.complex64), nn.Linear(8, 4, dtype=torch.complex64))
+    with torch.no_grad():
+        for part in model:
+            part.weight.copy_(1j * torch.randn(part.weight.shape))
+    before = sum(float(part.weight.abs().square().sum()) for part in model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tnmars.tie_(model, "*", "cp", rank=3)
+    after = sum(float(part.weight.abs().square().sum()) for part in model)
+    assert after == pytest.approx(before, rel=1e-3)

@@ -926,3 +926,20 @@ def test_the_rules_run_once_per_load(path: Path, runs: list[object]) -> None:
 def test_the_rules_run_once_with_an_origin(text: str, runs: list[object]) -> None:
     assert loads(text + "origin: {step: 3}\n").origin == {"step": 3}
     assert len(runs) == 1
+
+
+def test_copies_are_tied_to_the_core_of_the_first() -> None:
+    text = """
+tnmars: 1
+kind: linear
+modes: {in: {i: 4}, out: {o: 4}}
+terms:
+  t:
+    copies: 3
+    bonds: {r: 2}
+    cores: {A: [i, r], B: [r, o]}
+    tied: {A: t1.A}
+"""
+    graph = loads(text)
+    assert {node: core for node, core in graph.nodes.items() if node != core} == {"t2.A": "t1.A", "t3.A": "t1.A"}
+    assert list(graph.cores) == ["t1.A", "t1.B", "t2.B", "t3.B"]

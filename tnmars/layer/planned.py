@@ -184,13 +184,18 @@ def _repeated(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients by autograd over the plain program, themselves differentiable if gradients are enabled."""
     is_deep, needs = torch.is_grad_enabled(), ctx.made.needs
     with torch.enable_grad():
+        # each is a value of its own: a core may be in two places, or in the history of an input
         given = [
-            value.detach().requires_grad_() if is_needed and not value.requires_grad else value
+            value if not is_needed else value.view_as(value) if is_deep and value.requires_grad else _leaf(value)
             for value, is_needed in zip(_given(ctx, slope), needs, strict=True)
         ]
         leaves = [value for value, is_needed in zip(given, needs, strict=True) if is_needed]
         slopes = iter(torch.autograd.grad(ctx.planned.plain(*given), leaves, slope, create_graph=is_deep))
     return (None, *(next(slopes) if is_needed else None for is_needed in needs))
+
+
+def _leaf(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_()
 
 
 class _Whole(torch.autograd.Function):

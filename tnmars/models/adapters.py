@@ -146,14 +146,25 @@ def _graph(candidate: Candidate, site: Site, rank: int | None, options: dict[str
 
 
 def _delta(graph: Graph, site: Site, selector: Selector | None) -> TNModule:
-    """A compiled layer whose weight is zero: in every term one core is, with outputs if there are any."""
+    """A compiled layer whose weight is zero: in every term one core is, with outputs if there are any.
+
+    It stands in one place: of a core that is there twice and zero, all gradients are zero.
+    """
     weight = site.layer.weight
-    made = compile(graph, selector=selector, device=weight.device, dtype=weight.dtype)
+    places = Counter(graph.nodes.values())
+    begins: list[str] = []
     outside = {mode.name for mode in graph.of_role(Role.OUT)}
+    for term in graph.terms:
+        names = {core: graph.nodes[graph.qualified(term, core.name)] for core in reversed(term.cores)}
+        single = {core: name for core, name in names.items() if places[name] == 1}
+        if not single:
+            text = f"term '{term.name}' of the adapter has no core that stands in one place only. Nothing was changed."
+            raise TnmarsError(Problem(text, "An adapter begins with such a core at zero: add one that is not tied."))
+        begins.append(single[max(single, key=lambda core: bool(outside & set(core.edges)))])
+    made = compile(graph, selector=selector, device=weight.device, dtype=weight.dtype)
     with torch.no_grad():
-        for term in graph.terms:
-            last = max(reversed(term.cores), key=lambda core: bool(outside & set(core.edges))).name
-            made.cores.get(graph.qualified(term, last)).zero_()
+        for name in begins:
+            made.cores.get(name).zero_()
     return made
 
 

@@ -22,6 +22,7 @@ from tnmars.errors import Problem, ShapeError, TnmarsError, listing, nearest, pl
 from tnmars.graph import Graph
 from tnmars.layer.code import code
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import squared, wide
 from tnmars.models.parametrize import check_given_cores, rebuildable
 from tnmars.models.rebuilt import Rebuilt, register_
 from tnmars.plan.layout import Weighing
@@ -103,7 +104,7 @@ def tie_(
     if cores is not None:
         check_given_cores(declared, cores)
     entries = sum(value.numel() for value in values.values())
-    present = sum(float(value.detach().double().square().sum()) for value in values.values() if not value.is_meta)
+    present = sum(float(squared(wide(value.detach())).sum()) for value in values.values() if not value.is_meta)
     variance = init if init is not None else present / max(entries, 1)
     layer = compile(declared, init=variance, selector=selector, device=first.device, dtype=first.dtype)
     if not first.is_meta:
@@ -128,8 +129,8 @@ def _begin_(
         for name in graph.cores:
             layer.cores.get(name).copy_(cores[name])
         return
-    parts = [_slice(layer, at)[tuple(map(slice, shape))].double() for at, shape in enumerate(shapes)]
-    found = sum(float(part.square().sum()) for part in parts) / sum(part.numel() for part in parts)
+    parts = [_slice(layer, at)[tuple(map(slice, shape))] for at, shape in enumerate(shapes)]
+    found = sum(float(squared(wide(part)).sum()) for part in parts) / sum(part.numel() for part in parts)
     if found > 0.0 and graph.is_plain:
         for term in graph.terms:
             share = (variance / found) ** (0.5 / len(term.cores))

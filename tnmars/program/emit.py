@@ -154,7 +154,9 @@ def _fetch(writer: Writer, entry: Fetch) -> list[str]:
     weights = [writer.arguments["core", core] for core in entry.cores]
     given = tuple((label,) for label in entry.repeated) or entry.axes
     shape = f".reshape({writer.shape(given)})" if entry.has_ones else ""
-    shape += _diagonals(entry.repeated) + (".conj()" if entry.conj else "")
+    shape += _diagonals(entry.repeated) + (
+        ".conj_physical()" if entry.conj else ""
+    )  # optimizers take no lazy conjugates as gradients
     comment = f"  # {' '.join(entry.cores)}"
     if len(weights) > 1:
         return [f"{entry.out} = torch.stack({listed(weights)}){shape}{comment}"]

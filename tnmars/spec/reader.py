@@ -349,9 +349,11 @@ def _with_copies(fields: Fields, values: Mapping[str, Any], copied: dict[str, st
         if copies is None:
             terms.append(term)
             continue
+        tied = part.get("tied", {})  # as written: 't1.A' is another core in all copies but the first
+        cores = tuple(replace(core, tied=tied.get(core.name, "")) for core in term.cores)
         for at in range(1, copies + 1):
             copied.setdefault(f"{name}{at}", name)
-            terms.append(replace(term, name=f"{name}{at}"))
+            terms.append(replace(term, name=f"{name}{at}", cores=cores))
     return replace(fields, terms=tuple(terms))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tnmars.graph import Graph
+from tnmars.layer.numbers import real_dtype
 
 TINY = 1e-7
 """What torch adds to a norm before it divides by it."""
@@ -29,12 +30,12 @@ def weighed(graph: Graph, rows: Tensor, tokens: Tensor, every: Tensor) -> Tensor
     """The rows of some tokens, whose gradients are divided by how often each is among all tokens of the batch."""
     if not dict(graph.options).get("scale_grad_by_freq") or not rows.requires_grad:
         return rows
-    ones = torch.ones(every.shape[0], dtype=rows.dtype, device=rows.device)
-    counts = torch.zeros(graph.vocab, dtype=rows.dtype, device=rows.device).index_add(0, every.long(), ones)
+    dtype = real_dtype(rows.dtype)
+    ones = torch.ones(every.shape[0], dtype=dtype, device=rows.device)
+    counts = torch.zeros(graph.vocab, dtype=dtype, device=rows.device).index_add(0, every.long(), ones)
     fixed = rows.detach()
-    return fixed + (rows - fixed) / counts[tokens.long()].clamp_min(1.0).unsqueeze(
-        -1
-    )  # the value is the same, bit for bit
+    often = counts[tokens.long()].clamp_min(1.0).unsqueeze(-1)
+    return fixed + (rows - fixed) / often  # the value is the same, bit for bit
 
 
 def source(graph: Graph) -> str:
