@@ -112,3 +112,18 @@ def test_rows_of_a_complex_table_are_weighed_by_how_often_they_are_taken() -> No
     (0.5 * rows[3] + 0.5 * rows[3] + rows[7]).real.sum().backward()
     for name, value in layer.named_parameters():
         torch.testing.assert_close(plain[name], value.grad)
+
+
+def test_complex_rows_have_no_largest() -> None:
+    for index, more in ((torch.tensor([[1, 2]]), {}), (torch.tensor([1, 2]), {"offsets": torch.tensor([0])})):
+        layer = tnmars.Embedding(12, 4, family="cp", rank=3, dtype=torch.complex64, mode="max")
+        with pytest.raises(tnmars.ShapeError, match="need numbers that have an order"):
+            layer(index, **more)
+
+
+def test_a_transposed_convolution_takes_its_output_size_by_position() -> None:
+    layer = tnmars.ConvTranspose2d(4, 6, 3, stride=2, rank=2, family="cp")
+    x = torch.randn(2, 4, 5, 5)
+    assert torch.equal(layer(x, [11, 11]), layer(x))
+    with pytest.raises(tnmars.ShapeError, match="output_padding decides"):
+        layer(x, [12, 12])

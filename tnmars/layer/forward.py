@@ -24,7 +24,7 @@ def forward(layer: Layer, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor
             raise TypeError("forward() got multiple values for argument 'input'")
         inputs, named = (named["input"],), {name: value for name, value in named.items() if name != "input"}
     tensors = [value for name, value in named.items() if name not in kind.settings]
-    given: tuple[Tensor | None, ...] = (*inputs, *tensors)
+    given: tuple[Tensor | None, ...] = (*(inputs[:1] if kind.settings else inputs), *tensors)
     for at, value in enumerate(given):
         is_left_out = value is None and (kind.is_weight or (kind.is_indexed and (at > 0 or not inputs)))
         if not is_left_out and not isinstance(value, Tensor):

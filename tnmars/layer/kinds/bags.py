@@ -109,6 +109,8 @@ def _added(rows: Tensor, index: Tensor, first: Tensor) -> Tensor:
 
 def _largest(rows: Tensor, index: Tensor, first: Tensor, kept: Tensor | None) -> Tensor:
     """The largest entries of the rows of each bag; zeros for an empty one."""
+    if rows.is_complex():
+        raise ShapeError("bags by 'max' need numbers that have an order, but these are complex: take 'sum' or 'mean'.")
     if kept is not None:
         rows = rows.masked_fill(kept.logical_not().unsqueeze(-1), -torch.inf)
     if index.dim() == 2 and index.shape[1]:
