@@ -147,6 +147,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "text_twice": lambda: _linear("A[i,r] B[r,o,o]"),
     "text_tied": lambda: _linear("A[i,r] B=A.[r,o]"),
     "core_tied": lambda: Core("A", (), "t.1"),
+    "ties_in_a_circle": lambda: _linear("A=B[i,r] B=A[o,r]"),
     "text_no_bonds": lambda: _linear(bonds=None),
     "text_bond_missing": lambda: _linear(bonds={"r1": 2}),
     "text_bond_extra": lambda: _linear(bonds={"r": 2, "s": 3}),

@@ -127,3 +127,15 @@ def test_a_transposed_convolution_takes_its_output_size_by_position() -> None:
     assert torch.equal(layer(x, [11, 11]), layer(x))
     with pytest.raises(tnmars.ShapeError, match="output_padding decides"):
         layer(x, [12, 12])
+
+
+def test_a_tied_core_cannot_be_set() -> None:
+    layer = tnmars.compile(TWICE, batch=5)
+    with pytest.raises(tnmars.TnmarsError, match="core 'B' has no numbers of its own: it is core 'A' in another place"):
+        layer.cores.B = torch.nn.Parameter(torch.randn(3, 3, 3))
+    assert [name for name, _ in layer.named_parameters()] == ["bias", "cores.A"]
+
+
+def test_ties_in_a_circle() -> None:
+    with pytest.raises(tnmars.GraphError, match="One of the two must hold the numbers: leave its tie out"):
+        tnmars.network("linear", "A=B[i,r] B=A[o,r]", bonds=3, inputs={"i": 3}, outputs={"o": 3})

@@ -50,9 +50,12 @@ def problems(fields: Fields) -> Iterator[Problem]:
                     hint = f"Cores: {listing(shown)}.{nearest(core.tied, shown)}"
                     yield Problem(f"core '{core.name}' is tied to '{core.tied}', which is not a core.", hint, path)
                 elif target[1].tied:
-                    first = _shown(holder(*target), term)
+                    place = holder(*target)
                     text = f"core '{core.name}' is tied to '{core.tied}', which is tied itself."
-                    yield Problem(text, f"Tie it to the core that holds the numbers: '{first}'.", path)
+                    hint = f"Tie it to the core that holds the numbers: '{_shown(place, term)}'."
+                    if place == (term.name, core.name):
+                        hint = "One of the two must hold the numbers: leave its tie out."
+                    yield Problem(text, hint, path)
                 else:
                     yield from (problem.under(*path) for problem in _axes(fields, term, core, *target))
 

@@ -68,6 +68,10 @@ class Cores(nn.Module):
         held = self.__dict__.get("_parameters", {}).get(name)
         if held is not None:
             check_shape(name, value, tuple(held.shape))
+        home = self.__dict__.get("_tied", {}).get(name)
+        if home is not None:
+            text = f"core '{name}' has no numbers of its own: it is core '{home}' in another place."
+            raise TnmarsError(Problem(text, f"Set '{home}' instead."))
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
