@@ -57,7 +57,7 @@ MEMORY = pytest.StashKey[dict[str, tuple[float, float]]]()
 
 
 def _memory() -> tuple[float, float]:
-    """Gigabytes of this process and of its largest child, at most. A child starts with the size of its parent."""
+    """Gigabytes of this process and of its largest child, at most. A child counts at least as its parent did then."""
     unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
     own, child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     status = Path("/proc/self/status")

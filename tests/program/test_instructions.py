@@ -324,6 +324,10 @@ OURS = {
         "dilation",
         "groups",
         "same",
+        "mode",
+        "reflect",
+        "replicate",
+        "circular",
     ),
 }
 
