@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 import torch
@@ -169,13 +170,15 @@ def decompose(
     )
     seed = own_seed(seed)
     aim = Aim(ranks, error, energy, parameters)
-    weight = checked(graph, weight)
+    memory = partial(memory_to, f"decompose a weight of shape {graph.dense_shape}", "Give smaller ranks.")
+    with memory():
+        weight = checked(graph, weight)
     if weight.is_complex() and metric is not None and not metric.is_empty:
         text = f"the weight has type {weight.dtype}, but a metric is for real weights."
         raise TnmarsError(Problem(text, "Leave the metric or the data out."))
     plain = unconjugated(graph)  # with the conjugates of the cores that are used so
     most = None if starts is None else max(starts, 1)
-    with memory_to(f"decompose a weight of shape {graph.dense_shape}", "Give smaller ranks."):
+    with memory():
         values, metrics = by_modes(graph, weight), weighting(graph, weight, metric)
         task = Task(plain, values, metrics, aim, Search(seed, most, max(steps, 1), watch))
         is_direct = is_forest(graph) or (is_swept(graph) and aim.ranks != EVBMF)
