@@ -22,7 +22,7 @@ from tnmars.models import calibration
 from tnmars.models.calibration import reestimated
 from tnmars.models.compression import CompressionWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::tnmars.CompressionWarning", "ignore:Using padding='same'")
+pytestmark = pytest.mark.filterwarnings("ignore::tnmars.CompressionWarning")
 
 
 def macs(model: nn.Module, x: Tensor) -> int:

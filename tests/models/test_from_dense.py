@@ -34,7 +34,6 @@ LAYERS = {
 }
 every_layer = pytest.mark.parametrize("name", LAYERS)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
 def made(name: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[Tensor, ...]]:

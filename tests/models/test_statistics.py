@@ -59,7 +59,6 @@ CONVOLUTIONS = [
 ]
 CONVOLUTIONS = [layer.double() for layer in CONVOLUTIONS]
 every_convolution = pytest.mark.parametrize("layer", CONVOLUTIONS, ids=range(len(CONVOLUTIONS)))
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
 def naive_patches(x: Tensor, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> Tensor:
