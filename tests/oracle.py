@@ -16,7 +16,7 @@ import numpy as np
 import opt_einsum
 import pytest
 import torch
-import torch.backends.opt_einsum  # torch 2.7 does not load it by itself
+import torch.backends.opt_einsum  # torch does not always load it by itself
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -61,6 +61,9 @@ def _limited(constraints: str | None) -> list[str]:
 
 def stand_in(folder: Path) -> None:
     """Makes an empty library for each that the libraries of a folder need and that is not there."""
+    for path in folder.glob("*.so*"):
+        if FOREIGN.match(path.name):  # made for the version that was installed before
+            path.unlink()
     own = {path.name for path in folder.glob("*.so*")}
     needed: set[str] = set()
     versions: dict[str, set[str]] = defaultdict(set)

@@ -45,10 +45,15 @@ def place(
     if kind is not None and not isinstance(kind, torch.dtype):
         raise TnmarsError(f"dtype is {shown(dtype)}, but must be one of {', '.join(map(str, DTYPES))}.")
     if isinstance(device, int):
-        try:
-            device = torch.device(device)
-        except RuntimeError as error:
-            raise TnmarsError(f"device is {shown(device)}, but must be a device of torch: {error}") from None
+        count = torch.accelerator.device_count()
+        if not 0 <= device < count:
+            there = (
+                f"the numbers of this machine's accelerators are 0 to {count - 1}"
+                if count
+                else "there is no accelerator"
+            )
+            raise TnmarsError(f"device is {shown(device)}, but must be a device of torch: {there}.")
+        device = torch.device(device)
     check_place(device, kind)
     return device, kind
 

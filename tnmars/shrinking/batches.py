@@ -105,7 +105,7 @@ class Stream:
 
 def reseed(seed: int, what: str, number: int, train: Iterable[Any] | None = None) -> None:
     """Sets all random generators, with those of a loader, from a seed and a place in the run."""
-    mixed = int(numpy.random.SeedSequence([seed, *what.encode(), number]).generate_state(1, numpy.uint64)[0] >> 1)
+    mixed = int(numpy.random.SeedSequence([seed, *what.encode(), number]).generate_state(1, numpy.uint64)[0]) >> 1
     torch.manual_seed(mixed)
     random.seed(mixed)
     numpy.random.seed(mixed % 2**32)

@@ -134,7 +134,7 @@ def _machine() -> list[str]:
 
 
 def _device_name() -> str:
-    device = torch.accelerator.current_accelerator()
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return "" if device is None else f"{device.type} {torch.get_device_module(device).get_device_name()}"
 
 
