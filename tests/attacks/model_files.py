@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,12 @@ from forging import (
     torch_file,
     zipped,
 )
+
+from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
+from tnmars.program.choice import all_forms
+from tnmars.program.codec import form_to_json
+from tnmars.store.layer import graph_of
 
 HEADS = ("show", "plan", "diff", "diff the other way")
 """The readers that look at the graphs in the header alone."""
@@ -147,6 +154,11 @@ def plans() -> Iterator[tuple[str, bytes, str]]:
     yield "code_in_an_axis", with_form(lambda one: instructions(one)[0].update(axes=[[CODE]])), "plan"
     yield "frame_of_code", with_form(lambda one: one["frame"].update(dense="os.system")), "frame"
     yield "huge_chunk", with_form(lambda one: one.update(chunk=10**30)), "large|chunk"
+    dense = next(
+        one for one in all_forms(graph_of(layer(about_of(good))), 16, Weighing(CostModel())) if one.frame.dense
+    )
+    in_chunks = form_to_json(replace(dense, chunk=4, is_planned=True))
+    yield "dense_in_chunks", with_form(lambda one: one.update(in_chunks)), "chunk of 4"
     yield "name_with_a_line", with_form(lambda one: instructions(one)[0].update(out="v0\nimport canary")), "plan"
     larger = layer(about_of(good))["spec"].replace("r1: 4", "r1: 5")
 

@@ -139,6 +139,13 @@ def test_a_form_that_was_changed_is_refused(change: Callable[[Any], object], sai
     assert said in refused(TT, change)
 
 
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_dense_weight_is_not_made_in_chunks(is_planned: bool) -> None:
+    forms = choice.all_forms(TT, 16, Weighing(MODEL, grad=True))
+    form = replace(next(form for form in forms if form.frame.dense), is_planned=is_planned)
+    assert "a chunk of 4 does not go with the layer." in refused(TT, lambda data: data.update(chunk=4), form)
+
+
 def _rename(data: Any, old: str, new: str) -> None:
     """Another name for a value or a label, wherever it stands."""
     data["program"] = json.loads(json.dumps(data["program"]).replace(json.dumps(old), json.dumps(new)))

@@ -79,7 +79,8 @@ class _Audit:
         """Checks everything, from the outside to the inside."""
         if self.form.frame not in frames(self.graph):
             wrong("the frame of the plan is not one that the graph has.")
-        is_flat = not self.graph.inputs and not self.graph.kernel_size and not self.form.frame.strides
+        frame = self.form.frame
+        is_flat = not (self.graph.inputs or self.graph.kernel_size or frame.strides or frame.dense)
         if self.form.chunk < 0 or (self.form.chunk and not is_flat):
             wrong(f"a chunk of {self.form.chunk} does not go with the layer.")
         if self.form.keep < 0:

@@ -328,6 +328,11 @@ def _term(name: str, part: Mapping[str, Any], path: Path, into: Reading) -> Term
             hint = f"Cores: {listing(list(cores))}.{nearest(core, cores)}"
             text = f"{key} names core '{core}', which is not one of the cores."
             into.problems.append(Problem(text, hint, at, _find(at, into.places, {})))
+    for place, core in enumerate(conj):
+        if core in conj[:place]:
+            at = (*path, "conj", place)
+            text = f"conj lists core '{core}' twice."
+            into.problems.append(Problem(text, "Remove one of them.", at, _find(at, into.places, {})))
     made = tuple(Core(core, edges, tied.get(core, ""), conj=core in conj) for core, edges in cores.items())
     return Term(name, tuple(Edge(bond, size) for bond, size in part.get("bonds", {}).items()), made)
 
