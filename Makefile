@@ -42,12 +42,12 @@ newest:
 	.newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev]'
 	.newest/bin/python $(TESTING) $(TESTS)
 
-# The tests against other libraries (transformers, Lightning, torchao, tensorly, tednet, quimb), which skip where one is
-# missing. Here they are installed, and one that is missing is an error.
+# The tests against other libraries (transformers, Accelerate, Lightning, torchao, tensorly, tednet, quimb), which skip
+# where one is missing. Here they are installed, and one that is missing is an error.
 foreign:
 	test -x .foreign/bin/python || $(PYTHON) -m venv .foreign
 	.foreign/bin/python -m pip install --quiet -c constraints.txt -e '.[foreign]'
-	TNMARS_FOREIGN=1 HF_HUB_OFFLINE=1 .foreign/bin/python $(TESTING) tests/integrations tests/interchange
+	TNMARS_FOREIGN=1 HF_HUB_OFFLINE=1 .foreign/bin/python $(TESTING) tests/integrations tests/interchange tests/test_arguments.py
 
 # The wheel, in an empty environment and away from this folder, runs the demo.
 wheel:

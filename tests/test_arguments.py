@@ -114,7 +114,10 @@ SETTINGS = ("Annealed", "Ard", "CostModel", "Fixed", "GaussianGates", "Mars", "S
 LIBRARIES = {
     **{f"interchange.{way}_{name}": name for way in ("from", "to") for name in ("quimb", "tednet", "tensorly")},
     **{f"interchange.{way}_tensorly_torch": "tltorch" for way in ("from", "to")},
-    **{f"integrations.{name}": "transformers" for name in ("register", "save_pretrained", "trainer_callback")},
+    **{
+        f"integrations.{name}": "transformers"
+        for name in ("register", "save_pretrained", "trainer_callback", "trainer_stages")
+    },
     "integrations.lightning_callback": "lightning",
     "export_onnx": "onnxscript",
 }
@@ -273,6 +276,10 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
     calls["interchange.from_tensorly_torch"] = lambda: dict(layer=_foreign("to_tensorly_torch", train))
     for name in ("lightning_callback", "trainer_callback"):
         calls[f"integrations.{name}"] = lambda: dict(examples=10, warmup_steps=1, prune=True, seed=0)
+    calls["integrations.trainer_stages"] = lambda: dict(
+        model=Module(), evaluate=lambda model: 0.5, budget=None, max_drop=1.0, train_samples=8, example=None,
+        settings=tnmars.Staircase(first=1, ramp=1), saliency=None, start=None,
+    )  # fmt: skip
     calls["integrations.register"] = dict
     calls["integrations.save_pretrained"] = lambda: dict(model=_pretrained(), folder=FOLDER / "pretrained")
     for name in ("dot", "html", "layout", "pair", "pdf", "picture", "png", "svg", "terminal", "tikz"):
@@ -330,7 +337,8 @@ def _pretrained() -> Any:
 
     sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9)
     model = BertModel(BertConfig(**sizes))
-    return tnmars.compress_(model, rules={"pooler.dense": "lowrank"}, budget="1.01x")
+    model.pooler.dense = tnmars.Linear(8, 8, family="lowrank", rank=2)
+    return model
 
 
 def _drawing(name: str) -> Callable[[], dict[str, Any]]:

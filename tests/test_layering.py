@@ -43,12 +43,12 @@ compiler
 models
 interchange
 store
-integrations
 ship
 fitting
 searching
 reporting
 shrinking
+integrations
 experiments
 bench
 cli

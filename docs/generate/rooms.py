@@ -19,7 +19,7 @@ PACKAGE = Path(tnmars.__file__).parent
 ORDER = (
     *("errors", "arguments", "files", "text", "graph", "weight", "families", "spec", "dsl", "notation", "draw", "plan"),
     *("program", "select", "layer", "timing", "training", "decomposing", "pruning", "compiler", "models"),
-    *("interchange", "store", "integrations", "ship", "fitting", "searching", "reporting", "shrinking", "experiments"),
+    *("interchange", "store", "ship", "fitting", "searching", "reporting", "shrinking", "integrations", "experiments"),
     *("bench", "cli"),
 )
 """The rooms in the order of tests/test_layering.py: each imports only from those before it."""

@@ -10,7 +10,8 @@ Example:
 
 from tnmars.integrations.callbacks import lightning_callback as lightning_callback
 from tnmars.integrations.callbacks import trainer_callback as trainer_callback
+from tnmars.integrations.trainer_stages import trainer_stages as trainer_stages
 from tnmars.integrations.transformers_models import register as register
 from tnmars.integrations.transformers_models import save_pretrained as save_pretrained
 
-__all__ = ["lightning_callback", "register", "save_pretrained", "trainer_callback"]
+__all__ = ["lightning_callback", "register", "save_pretrained", "trainer_callback", "trainer_stages"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, own
 from tnmars.errors import Problem, TnmarsError
 from tnmars.interchange.labelled import library
 from tnmars.layer.module import layers
@@ -74,6 +74,7 @@ class Gating:
 
 
 def _gating(examples: int, warmup_steps: int, prune: bool, seed: int | None) -> Gating:
+    examples, warmup_steps, prune, seed = own((examples, warmup_steps, prune, seed))
     if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
         raise TnmarsError(f"examples is {examples!r}, but must be the number of training examples, at least 1.")
     return Gating(examples, warmup_steps, prune, seed)

@@ -19,7 +19,7 @@ def optimizer_for(
     given: Collection[int] = (),
     share: float = 1.0,
     samples: int | None = None,
-) -> torch.optim.AdamW:
+) -> WithPrior:
     """A new optimizer for all parameters of a model that require a gradient.
 
     AdamW multiplies a parameter by `1 - lr * weight_decay` in each step. With a rate of `settings.rate` times the size
@@ -58,6 +58,11 @@ class WithPrior(torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], cores: Sequence[Tensor], factor: float, *, is_fused: bool):
         super().__init__(groups, fused=is_fused)
         self._cores, self._factor = list(cores), factor
+
+    def become_(self, other: WithPrior) -> None:
+        """Takes over the parameters, rates and state of another; for a loop that holds on to one optimizer."""
+        self.param_groups, self.state = other.param_groups, other.state
+        self._cores, self._factor = other._cores, other._factor
 
     def step(self, closure: Any = None) -> Any:
         """A step, after the closure if there is one. Gradients that a `GradScaler` has scaled get a scaled prior."""
