@@ -6,7 +6,6 @@ Every figure is a ratio within one interleaved run. It is not part of the packag
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,12 +16,11 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import torch
 from bench import masks, report, sweep
 from bench.cases import cases
+from bench.counting import write_json
 from bench.run import Row, run_case
 
-from tnmars.files import write_text
 from tnmars.text.tables import markdown
 
 QUICK = "784,ring,tucker-2 conv,d=3"
@@ -62,7 +60,7 @@ def _rows(asked: argparse.Namespace, count: int, written: dict[str, Any]) -> lis
         )
         found.append(row)
         written["rows"] = before + report.as_json(found)
-        _write(asked, written)  # after each row: a long run that is stopped leaves what it has
+        write_json(asked.json, **written)  # after each row: a long run that is stopped leaves what it has
         print(f"{case.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return found
 
@@ -70,7 +68,7 @@ def _rows(asked: argparse.Namespace, count: int, written: dict[str, Any]) -> lis
 def main(given: list[str] | None = None) -> int:
     """Runs what is asked for, prints tables, and writes JSON."""
     asked = _arguments(given)
-    written: dict[str, Any] = {"torch": torch.__version__, "input_grad": asked.input_grad, "rows": []}
+    written: dict[str, Any] = {"input_grad": asked.input_grad, "rows": []}
     if not asked.no_rows:
         for count in map(int, asked.threads.split(",")):
             rows = _rows(asked, count, written)
@@ -86,19 +84,13 @@ def main(given: list[str] | None = None) -> int:
             timed = [masks.run_masks(case, count, rounds=rounds, tune=not asked.quick) for case in cases(given_names)]
             print("\n".join([markdown(masks.table(timed), padded=True), "", *masks.summary(timed), ""]))
             written["masks"] += masks.as_json(timed)
-            _write(asked, written)
+            write_json(asked.json, **written)
     if not asked.no_sweep:
         found = sweep.run_sweeps(rounds=2 if asked.quick else 9, most=6 if asked.quick else 10**6)
         print("\n".join([markdown(sweep.table(found), padded=True), "", *sweep.summary(found)]))
         written["sweep"] = sweep.as_json(found)
-    _write(asked, written)
+    write_json(asked.json, **written)
     return 0
-
-
-def _write(asked: argparse.Namespace, written: dict[str, Any]) -> None:
-    if asked.json:
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(asked.json, json.dumps(written, indent=1) + "\n")
 
 
 if __name__ == "__main__":

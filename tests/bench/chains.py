@@ -6,6 +6,7 @@ Each takes the cores by name, as the graph of the case calls them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,10 +30,26 @@ def _cp(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
     return functional.conv2d(x, cores["A4"][:, :, None, None], bias)
 
 
+def _cp_separable(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    """One tap after the other, rather than both at once."""
+    rank = cores["A1"].shape[1]
+    x = functional.conv2d(x, cores["A1"].t()[:, :, None, None])
+    x = functional.conv2d(x, cores["A2"].t()[:, None, :, None], padding=(1, 0), groups=rank)
+    x = functional.conv2d(x, cores["A3"].t()[:, None, None, :], padding=(0, 1), groups=rank)
+    return functional.conv2d(x, cores["A4"][:, :, None, None], bias)
+
+
 def _tt(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
     x = functional.conv2d(x, cores["G1"].t()[:, :, None, None])
     x = functional.conv2d(x, cores["G2"].permute(2, 0, 1)[:, :, :, None], padding=(1, 0))
     x = functional.conv2d(x, cores["G3"].permute(2, 0, 1)[:, :, None, :], padding=(0, 1))
+    return functional.conv2d(x, cores["G4"].t()[:, :, None, None], bias)
+
+
+def _tt_merged(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
+    """Both taps in one kernel."""
+    x = functional.conv2d(x, cores["G1"].t()[:, :, None, None])
+    x = functional.conv2d(x, torch.einsum("ahb,bwc->cahw", cores["G2"], cores["G3"]), padding=1)
     return functional.conv2d(x, cores["G4"].t()[:, :, None, None], bias)
 
 
@@ -48,16 +65,23 @@ def _ring(x: Tensor, cores: Cores, bias: Tensor | None) -> Tensor:
     return functional.conv2d(x, cores["D"].permute(1, 2, 0).reshape(outside, closing * last, 1, 1), bias)
 
 
-_CHAINS: dict[str, Callable[[Tensor, Cores, Tensor | None], Tensor]] = {
-    "tucker2": _tucker2,
-    "cp": _cp,
-    "tt": _tt,
-    "ring": _ring,
+Chain = Callable[[Tensor, Cores, Tensor | None], Tensor]
+_CHAINS: dict[str, dict[str, Chain]] = {
+    "tucker2": {"chain of convolutions": _tucker2},
+    "cp": {"chain of convolutions": _cp, "chain, separable taps": _cp_separable},
+    "tt": {"chain of convolutions": _tt, "chain, merged taps": _tt_merged},
+    "ring": {"chain of convolutions": _ring},
 }
 
 
-def chain(family: str, cores: Cores, bias: Tensor | None) -> Contender:
-    """The chain of convolutions of one of the families in the table."""
-    function = _CHAINS[family]
+def chains(family: str, cores: Cores, bias: Tensor | None) -> list[Contender]:
+    """The chains of convolutions of one of the families in the table."""
     trained = (*cores.values(), *([] if bias is None else [bias]))
-    return Contender("chain of convolutions", "plain", lambda x: function(x, cores, bias), trained)
+    return [
+        Contender(name, "plain", partial(_run, function, cores, bias), trained)
+        for name, function in _CHAINS[family].items()
+    ]
+
+
+def _run(function: Chain, cores: Cores, bias: Tensor | None, x: Tensor) -> Tensor:
+    return function(x, cores, bias)

@@ -6,11 +6,12 @@ A `Case` becomes a `Row` of timings; the row knows whether its targets are met.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from bench.cases import Case
-from bench.chains import chain
+from bench.chains import chains
+from bench.counting import macs, share
 from bench.memory import peak_memory
 from bench.peers import peers
 from torch import Tensor
@@ -33,6 +34,8 @@ class Timing:
     seconds: float
     is_same: bool = True
     memory: int | None = None
+    macs: int | None = None
+    """The multiply-adds, of the dense layer and ours."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,17 @@ class Row:
     def ratio(self, mode: str) -> float:
         """Our time relative to the dense layer's."""
         return self.of(mode, mode).seconds / self.timings(mode)[0].seconds
+
+    def macs(self, mode: str) -> float | None:
+        """Our multiply-adds relative to the dense layer's; None if that has none."""
+        return share(self.of(mode, mode).macs, self.timings(mode)[0].macs)
+
+    def target(self, mode: str) -> float | None:
+        """The ratio to reach, if there is one; that of some training steps depends on the fastest plain form."""
+        rival = self.rival(mode, packaged=False)
+        if mode == "train" and self.case.plain_margin is not None and rival is not None:
+            return self.case.plain_margin * rival.seconds / self.timings(mode)[0].seconds
+        return self.case.target(mode)
 
     def noise(self, mode: str) -> float:
         """By how much two timings of one program differed."""
@@ -92,8 +106,9 @@ def others(case: Case, layer: TNModule) -> list[Contender]:
     """Plain torch and peers, with the cores of a layer."""
     cores = {name: layer.cores.get(name) for name in case.graph.cores}
     rebuilt = rebuild(case.graph, cores, layer.bias)
-    pushed = push(case.graph, cores, layer.bias, case.batch) or chain(case.family, cores, layer.bias)
-    return [*([rebuilt] if rebuilt else []), pushed, *peers(case, cores, layer.bias)]
+    pushed = push(case.graph, cores, layer.bias, case.batch)
+    plain = [pushed] if pushed else chains(case.family, cores, layer.bias)
+    return [*([rebuilt] if rebuilt else []), *plain, *peers(case, cores, layer.bias)]
 
 
 def _inference(case: Case, x: Tensor, layer: TNModule, tune: bool) -> Iterator[tuple[Contender, str]]:
@@ -144,12 +159,15 @@ def run_case(
 
 def _timed(contenders: list[Contender], actions: list[Action], rounds: int, budget: float) -> list[Timing]:
     times = in_turns(actions, rounds=rounds, budget=budget, least=3)
-    return [Timing(c.name, c.origin, took, c.is_same) for c, took in zip(contenders, times, strict=True)]
+    return [
+        Timing(c.name, c.origin, took, c.is_same, macs=macs(action) if c.origin in ("ours", "dense") else None)
+        for c, action, took in zip(contenders, actions, times, strict=True)
+    ]
 
 
 def _with_memory(timed: list[Timing], contenders: list[Contender], steps: list[Action]) -> list[Timing]:
     found = []
     for timing, contender, step in zip(timed, contenders, steps, strict=True):
         memory = None if timing.name == AGAIN else peak_memory(step, contender.parameters)
-        found.append(Timing(timing.name, timing.origin, timing.seconds, timing.is_same, memory))
+        found.append(replace(timing, memory=memory))
     return found

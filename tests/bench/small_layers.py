@@ -11,19 +11,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from bench.counting import macs, share, shown, verdict, write_json
 from torch import Tensor, nn
 
 from tnmars import families
 from tnmars.compiler import compile_quietly
 from tnmars.graph import Graph
 from tnmars.layer.module import layers
-from tnmars.program.form import measure, total
 from tnmars.select import Mars
 from tnmars.ship.freezing import freeze
 from tnmars.text.tables import markdown
@@ -32,6 +32,11 @@ from tnmars.training.joined import sampled
 from tnmars.training.objective import param_groups, penalty
 from tnmars.training.schedule import MaskSchedule
 
+ADDED = 1.1
+"""The ratio to reach for a whole step of 24 layers: with gates, penalty and schedule relative to one without."""
+PENALTY = 1.0
+"""The milliseconds to reach for the penalty of 24 layers."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -39,7 +44,7 @@ class Row:
 
     name: str
     ratio: float
-    macs: float
+    macs: float | None
     target: float | None = None
     unit: str = ""
 
@@ -52,12 +57,6 @@ def dense(graph: Graph, count: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(graph.in_features, graph.out_features) for _ in range(count)))
 
 
-def mac_ratio(model: nn.Module, batch: int) -> float:
-    found = [(layer.graph, layer.plan("infer", batch)) for _, layer in layers(model)]
-    ours = sum(total(measure(form, batch=batch)).macs for _, form in found)
-    return ours / sum(batch * graph.in_features * graph.out_features for graph, _ in found)
-
-
 def small_rows(rounds: int, budget: float) -> list[Row]:
     """Inference and training of low-rank layers of width 128."""
     rows = []
@@ -65,24 +64,36 @@ def small_rows(rounds: int, budget: float) -> list[Row]:
         graph = families.lowrank("linear", inputs=(128,), outputs=(128,), rank=rank)
         theirs, ours, x = dense(graph, count), stack(graph, count, batch), torch.randn(batch, 128)
         frozen = freeze(ours, "fast", batch=batch)
-        name, macs = f"{count} x low rank 128 r{rank}, batch {batch}", mac_ratio(ours, batch)
-        times = in_turns([inference(m, [x]) for m in (theirs, ours, frozen)], rounds=rounds, budget=budget, least=3)
-        rows.append(Row(f"{name}: inference", times[1] / times[0], macs, infer))
-        rows.append(Row(f"{name}: inference, frozen (fast)", times[2] / times[0], macs, infer))
+        name = f"{count} x low rank 128 r{rank}, batch {batch}"
+        passes = [inference(model, [x]) for model in (theirs, ours, frozen)]
+        times = in_turns(passes, rounds=rounds, budget=budget, least=3)
+        work = [macs(action) for action in passes]
+        rows.append(Row(f"{name}: inference", times[1] / times[0], share(work[1], work[0]), infer))
+        rows.append(Row(f"{name}: inference, frozen (fast)", times[2] / times[0], share(work[2], work[0]), infer))
         steps = [training_step(model, [x], tuple(model.parameters())) for model in (theirs, ours)]
         times = in_turns(steps, rounds=rounds, budget=budget, least=3)
-        rows.append(Row(f"{name}: training", times[1] / times[0], macs, train))
+        unit, own = map(macs, steps)
+        rows.append(Row(f"{name}: training", times[1] / times[0], share(own, unit), train))
     return rows
 
 
 def whole_step(model: nn.Module, x: Tensor, *, is_sampled: bool = False) -> Action:
-    """A step as a user writes it."""
+    """A step as a user writes it: with gates, penalty and schedule are part of it."""
     optimizer = torch.optim.Adam(param_groups(model, lr=0.0), fused=True)
-    schedule = MaskSchedule(model, 10**9, seed=0)
 
     def loss() -> Tensor:
         found: Tensor = model(x).square().mean()
         return found
+
+    if all(layer.masks is None for _, layer in layers(model)):
+
+        def plain() -> None:
+            loss().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return plain
+    schedule = MaskSchedule(model, 10**9, seed=0)
 
     def action() -> None:
         if is_sampled:
@@ -102,25 +113,37 @@ def mask_rows(rounds: int, budget: float) -> list[Row]:
     """What gates add to a whole step of 24 layers, and the penalty alone."""
     tt = families.tt("linear", inputs=(8, 8, 12), outputs=(8, 8, 12), rank=8)
     wide, narrow = (families.lowrank("linear", inputs=(n,), outputs=(n,), rank=r) for n, r in ((768, 64), (256, 32)))
-    graphs: list[tuple[str, Graph, int, float | None, float | None]] = [
-        ("24 x TT 768 r8, batch 128", tt, 128, 1.1, 1.0),
-        ("24 x low rank 768 r64, batch 128", wide, 128, 1.1, None),  # the prior of 2.4 million numbers takes longer
-        ("24 x low rank 256 r32, batch 32", narrow, 32, None, 1.0),
+    graphs: list[tuple[str, Graph, int]] = [
+        ("24 x TT 768 r8, batch 128", tt, 128),
+        ("24 x low rank 768 r64, batch 128", wide, 128),
+        ("24 x low rank 256 r32, batch 32", narrow, 32),
     ]
     rows = []
-    for name, graph, batch, target, most in graphs:
+    for name, graph, batch in graphs:
         plain, gated = stack(graph, 24, batch), stack(graph, 24, batch, Mars(alpha=2.0))
-        x, macs = torch.randn(batch, graph.in_features), mac_ratio(gated, batch) / mac_ratio(plain, batch)
+        x = torch.randn(batch, graph.in_features)
         make: Callable[..., Action] = whole_step
         actions = [make(plain, x), make(gated, x), make(gated, x, is_sampled=True)]
         times = in_turns(actions, rounds=rounds, budget=budget, least=3)
-        rows.append(Row(f"{name}: whole step with gates / without", times[1] / times[0], macs, target))
-        rows.append(Row(f"{name}: the same, gates sampled at once", times[2] / times[0], macs, target))
+        unit, *work = map(macs, actions)
+        titles = ("whole step with gates / without", "the same, gates sampled at once")
+        for title, took, own in zip(titles, times[1:], work, strict=True):
+            rows.append(Row(f"{name}: {title}", took / times[0], share(own, unit), ADDED))
         for price in ("uniform", "parameters", "macs", "bic"):
             model = stack(graph, 24, batch, Mars(price=price, samples=1000))
             (took,) = in_turns([lambda m=model: penalty(m).backward()], rounds=rounds, budget=budget, least=3)
-            rows.append(Row(f"{name}: penalty, {price}, forward and backward", 1e3 * took, macs, most, " ms"))
+            rows.append(Row(f"{name}: penalty, {price}, forward and backward", 1e3 * took, None, PENALTY, " ms"))
     return rows
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """What masks add to whole steps of 24 layers, in sentences."""
+    return [
+        f"Masks add {row.ratio - 1:.1%} to the {row.name.replace(': ', ', ')} "
+        f"(target: under {ADDED - 1:.0%}, {verdict(row.ratio, row.target)})."
+        for row in rows
+        if row.target == ADDED
+    ]
 
 
 def main(given: list[str] | None = None) -> int:
@@ -128,17 +151,23 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--threads", default="1", help="numbers of threads, for example 1,2")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--budget", type=float, default=3.0, help="seconds that a row is timed, at most")
+    parser.add_argument("--quick", action="store_true", help="a smoke run, whose figures mean little")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args(given)
+    kept = []
+    rounds, budget = (2, 0.1) if asked.quick else (asked.rounds, asked.budget)
     for count in map(int, asked.threads.split(",")):
         torch.manual_seed(0)
         with threads(count):
-            rows = [*small_rows(asked.rounds, asked.budget), *mask_rows(asked.rounds, asked.budget)]
+            rows = [*small_rows(rounds, budget), *mask_rows(rounds, budget)]
         cells = [["row", "time", "MACs", "target", ""]]
         for row in rows:
-            said = "" if row.target is None else "met" if row.ratio <= row.target else "MISSED"
             target = "" if row.target is None else f"{row.target:g}{row.unit}"
-            cells.append([row.name, f"{row.ratio:.3f}{row.unit}", f"{row.macs:.2f}", target, said])
-        print(f"{count} threads\n\n{markdown(cells, padded=True)}\n")
+            said = verdict(row.ratio, row.target)
+            cells.append([row.name, f"{row.ratio:.3f}{row.unit}", shown(row.macs), target, said])
+            kept.append({"threads": count, **asdict(row), "verdict": said})
+        print("\n".join([f"{count} threads", "", markdown(cells, padded=True), "", *summary(rows), ""]), flush=True)
+        write_json(asked.json, rows=kept)
     return 0
 
 

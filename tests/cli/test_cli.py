@@ -472,14 +472,32 @@ def test_plan_shows_steps_bytes_and_the_largest_intermediate(capfd: Printed) -> 
     assert lines[0].startswith("batch 8: ")
     assert " MACs, 4.5 MB, " in lines[0]
     assert ", dense 452,984,832 and " in lines[0]
-    assert lines[-2] == "  largest intermediate: 8x24x32x32, 786.4 kB"
-    assert lines[-1].startswith("  time / dense: 0.")
+    assert lines[-5] == "  largest intermediate: 8x24x32x32, 786.4 kB"
+    assert lines[-4].startswith("  time / dense: 0.")
+
+
+def test_a_plan_ends_with_the_time_for_inference_and_in_training(capfd: Printed) -> None:
+    """Whichever of the two is planned: the figures are those that each plan has on its own."""
+    alone = []
+    for flags in ([], ["--train"]):
+        assert cli.run(["plan", TT, "--batch", "1,32", *flags]) == 0
+        printed = capfd.readouterr().out
+        alone.append([line.split()[-1] for line in printed.splitlines() if line.startswith("  time / dense: ")])
+        head, *rows = (line.split() for line in printed.rstrip().split("\n\n")[-1].splitlines())
+        assert head == ["time", "/", "dense", "inference", "training"]
+    assert [row[:2] for row in rows] == [["batch", "1"], ["batch", "32"]]
+    assert [[row[2] for row in rows], [row[3] for row in rows]] == alone
+    assert cli.run(["plan", TT, "--batch", "1", "--json"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)
+    assert [f"{found['time_ratios'][mode]:.2f}" for mode in ("inference", "training")] == rows[0][2:]
+    assert cli.run(["plan", str(spec("tucker_tensor")), "--batch", "1"]) == 0
+    assert "time / dense" not in capfd.readouterr().out
 
 
 def test_a_plan_has_one_part_for_each_batch(capfd: Printed) -> None:
     assert cli.run(["plan", TT, "--batch", "1, 32,1024"]) == 0
     heads = [part.split(":")[0] for part in capfd.readouterr().out.split("\n\n")]
-    assert heads == ["batch 1", "batch 32", "batch 1024"]
+    assert heads[:-1] == ["batch 1", "batch 32", "batch 1024"]
     assert cli.run(["plan", TT, "--batch", "32", "--all", "--train"]) == 0
     assert capfd.readouterr().out.count("batch 32: ") > 2
 

@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"inputs": (6, 8), "outputs": (8, 6), "rank": 24}
 def gated(open_slices: int, graph: tnmars.Graph | None = None) -> tnmars.TNModule:
     """A layer whose gates leave that many slices of each bond open, not the first ones."""
     graph = graph or tnmars.families.tt("linear", **SIZES)
-    layer = tnmars.compile(graph, batch=64, selector=tnmars.Mars(), model=CostModel(), dtype=torch.float64)
+    layer = tnmars.compile(graph, batch=64, selector=tnmars.Mars(), model=CostModel(), dtype=torch.float64, warn=False)
     with torch.no_grad():
         for at, logits in enumerate(layer.logits()):
             shut = torch.randperm(logits.numel(), generator=torch.Generator().manual_seed(at))[open_slices:]
@@ -132,3 +132,57 @@ def test_slices_of_your_own_are_not_rounded_up_while_gates_stay(cut) -> None:
     with pytest.raises(tnmars.TnmarsError, match=r"gates may be open(.|\n)*Leave keep_gates out"):
         cut(layer, keep={"": {"r": (0, 1, 2)}}, round_to=8, keep_gates=True)
     assert layer.graph.bonds["r"].size == 12
+
+
+class Sum(torch.nn.Module):
+    """Two layers with the same input."""
+
+    def __init__(self, one: tnmars.TNModule, two: tnmars.TNModule):
+        super().__init__()
+        self.one, self.two = one, two
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(x)
+
+
+@pytest.mark.parametrize("round_to", [8, "time"])
+@pytest.mark.parametrize("core", ["A", "B", "C"])
+def test_layers_that_share_a_core_are_rounded_alike(core: str, round_to: int | str) -> None:
+    """The norms of their other cores differ, so that each on its own would add other slices."""
+    sides: dict[str, Any] = {"inputs": {"i": 24, "j": 24}, "outputs": {"o": 256}, "bonds": {"r": 20, "s": 40}}
+    graph = tnmars.network("linear", "A[i,r] B[r,j,s] C[s,o]", **sides)
+    model = Sum(gated(15, graph), gated(15, graph)).eval()
+    for layer in (model.one, model.two):
+        for name in "ABC":
+            layer.cores.get(name).data *= torch.rand(layer.cores.get(name).shape) ** 3
+    model.two.cores.put(core, model.one.cores.get(core))
+    small = tnmars.prune(model, round_to=round_to, simplify=False)
+    assert isinstance(small, Sum)
+    assert sizes(small.one) == sizes(small.two)
+    if round_to == 8:
+        assert sizes(small.one) == [16, 16]
+    assert small.one.cores.get(core) is small.two.cores.get(core)
+    x = torch.randn(5, 576, dtype=torch.float64)
+    assert oracle.error(small(x), model(x)) <= 1e-12
+
+
+def test_layers_that_share_a_core_but_keep_other_slices_are_refused_as_before() -> None:
+    graph = tnmars.families.lowrank("linear", inputs=(48,), outputs=(48,), rank=24)
+    model = Sum(gated(9, graph), gated(9, graph)).eval()
+    with torch.no_grad():
+        model.two.logits()[0].copy_(model.one.logits()[0].flip(0))
+    name = next(iter(graph.cores))
+    model.two.cores.put(name, model.one.cores.get(name))
+    with pytest.raises(TnmarsError, match=r"cut differently\. Nothing was changed"):
+        tnmars.prune(model, round_to=8, simplify=False)
+
+
+def test_gates_of_a_tied_core_are_rounded_where_its_bonds_have_different_ends() -> None:
+    """Only zeros are multiplied into the cores, and those need no root."""
+    sides: dict[str, Any] = {"inputs": {"i1": 4, "i2": 4, "i3": 4}, "outputs": {"o1": 4, "o2": 4, "o3": 4}}
+    graph = tnmars.network("linear", "A[i1,o1,r] B=A[i2,o2,s] C[r,s] D[r,i3,o3]", **sides, bonds={"r": 12, "s": 12})
+    layer = gated(5, graph)
+    small = tnmars.prune(layer, round_to=8, simplify=False)
+    assert sizes(small) == [8]
+    x = torch.randn(5, 64, dtype=torch.float64)
+    assert oracle.error(small(x), layer(x)) <= 1e-12

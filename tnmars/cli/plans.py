@@ -63,13 +63,13 @@ def plan(
 
     FILE is a spec file or a saved model. For each batch size, prints the steps of the chosen plan with their
     multiply-adds and bytes, and compares the total with that of the dense layer. Steps above the line depend only on
-    the cores.
+    the cores. At the end, the time of the chosen plans relative to the dense layer, for inference and in training.
     """
     from tnmars.plan.cost import machine_model
     from tnmars.plan.layout import Weighing
     from tnmars.program.choice import choose
     from tnmars.program.codec import form_to_json
-    from tnmars.program.explain import explain, table
+    from tnmars.program.explain import explain, ratio_table, table, time_ratios
 
     found = read_graphs(file, params, as_json, layer)
     model = machine_model()
@@ -84,8 +84,12 @@ def plan(
                 for form in forms[: None if everything else 1]
             ]
         own = {"layer": name} if name else {}
-        data += [{**own, **entry.to_json(), "plan": form_to_json(form)} for form, entry in shown]
-        texts[name] = "\n\n".join(table(entry) for _, entry in shown)
+        ratios = {size: time_ratios(graph, size, model, image=image, optimizer=optimizer) for size in batch}
+        data += [
+            {**own, **entry.to_json(), "time_ratios": ratios[entry.batch], "plan": form_to_json(form)}
+            for form, entry in shown
+        ]
+        texts[name] = "\n\n".join([*(table(entry) for _, entry in shown), *ratio_table(ratios)])
     click.echo(json.dumps(data, indent=1) if as_json else titled(texts))
 
 

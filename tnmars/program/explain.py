@@ -5,17 +5,21 @@ Counts are exact for the sizes given; times are what the cost model says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from tnmars.graph import Graph
 from tnmars.plan import prices
 from tnmars.plan.cost import CostModel
+from tnmars.plan.layout import Weighing
 from tnmars.program.against_dense import against_dense
 from tnmars.program.backward import kept_bytes
 from tnmars.program.base import Work
+from tnmars.program.choice import choose
 from tnmars.program.dense_call import dense_at
 from tnmars.program.form import Form, Measured, estimate, measure, total
 from tnmars.text.numbers import byte_count, duration
+from tnmars.text.tables import aligned
 
 ITEM = 4
 """Bytes per number, in float32."""
@@ -134,6 +138,29 @@ def table(explained: Explained) -> str:
     if explained.time_ratio is not None:
         lines.append(f"  time / dense: {explained.time_ratio:.2f}")
     return "\n".join(lines)
+
+
+def time_ratios(graph: Graph, batch: int, model: CostModel, *, image: int, optimizer: str) -> dict[str, float]:
+    """The estimated times of the chosen plans relative to torch's own layer, by mode; none if torch has no such layer.
+
+    In training, the input gets no gradient.
+    """
+    found = {}
+    for name, grad in (("inference", False), ("training", True)):
+        form = choose(graph, batch, Weighing(model, grad), image, optimizer)[0]
+        told = against_dense(graph, form, batch, model, grad=grad, image=image)
+        if told is not None:
+            found[name] = told.ratio
+    return found
+
+
+def ratio_table(ratios: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Such ratios by batch, as a text with a column for each mode; nothing if there are none."""
+    if not all(ratios.values()):
+        return []
+    modes = list(next(iter(ratios.values())))
+    rows = [[f"batch {batch}", *(f"{found[mode]:.2f}" for mode in modes)] for batch, found in ratios.items()]
+    return ["\n".join(aligned([["time / dense", *modes], *rows], "<>"))]
 
 
 def _shape(row: StepRow) -> str:

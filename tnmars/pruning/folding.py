@@ -41,12 +41,12 @@ def fold_factors(layer: TNModule, kept: Keep, shut: Keep) -> dict[str, Tensor]:
     factors: dict[str, Tensor] = {}
     for (core, axis), (bond, power) in _places(graph).items():
         if not bool((gates[bond] == 1.0).all()):
-            if power == 0.0:
+            if power == 0.0 and not bool(((gates[bond] == 0.0) | (gates[bond] == 1.0)).all()):
                 text = f"bonds that tied cores make one with '{bond}' have different numbers of ends, so their gates"
                 fix = "Use a selector whose kept gates are 1, such as GaussianGates(fold=False), or keep_gates=True."
                 raise TnmarsError(Problem(f"{text} cannot be multiplied into the cores. Nothing was changed.", fix))
             along = [-1 if at == axis else 1 for at in range(len(graph.cores[core]))]
-            factor = (gates[bond] if power == 1.0 else gates[bond].pow(power)).reshape(along)
+            factor = (gates[bond] if power in (0.0, 1.0) else gates[bond].pow(power)).reshape(along)
             factors[core] = factors[core] * factor if core in factors else factor
     return factors
 
@@ -55,7 +55,8 @@ def _places(graph: Graph) -> dict[tuple[str, int], tuple[str, float]]:
     """The axes of cores that a cut multiplies by gates: core and axis, with the gate's bond and its power.
 
     A core in several places is multiplied in all of them. So in a graph with tied cores all ends of a bond take a root
-    of its gate. The power is 0 if that cannot be, because bonds with one gate have different numbers of ends.
+    of its gate. The power is 0 if that cannot be, because bonds with one gate have different numbers of ends:
+    only gates of 0 and 1, whose roots are themselves, can be multiplied then.
     """
     if len(graph.nodes) == len(graph.cores):
         return {

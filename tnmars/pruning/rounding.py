@@ -22,6 +22,9 @@ MULTIPLES = (4, 8, 16)
 SHORTER = 0.98
 """A larger size is taken if it takes at most this share of the predicted time."""
 
+Place = tuple[str, str]
+"""The names of a layer, and of a bond of it."""
+
 
 def rounded_up(
     layers: Mapping[str, TNModule],
@@ -31,17 +34,36 @@ def rounded_up(
 ) -> dict[str, Keep]:
     """The slices to keep in addition to those chosen, by layer and bond. Raises `TnmarsError` for a wrong `round_to`.
 
-    Those with the largest norms are added, as many as the rounded size needs. `sorted_layers` will get a canonical form
-    first, whose slices are in that order.
+    Those with the largest norms are added, as many as the rounded size needs. Layers that share a core get the same
+    ones at its bonds. `sorted_layers` will get a canonical form first, whose slices are in that order.
     """
     if round_to is not None and round_to != TIME and not is_int(round_to, 1):
         fix = f"Give a number such as 8, or '{TIME}' for the sizes with the shortest predicted time."
         raise TnmarsError(Problem(f"round_to is {round_to!r}. Nothing was changed.", fix))
     if round_to is None:
         return {name: {} for name in chosen}
-    return {
-        name: _added(layers[name], kept, round_to, is_sorted=name in sorted_layers) for name, kept in chosen.items()
+    full = {(name, bond): edge.size for name in chosen for bond, edge in layers[name].graph.bonds.items()}
+    sizes = {
+        (name, bond): len(set(indices))
+        for name, kept in chosen.items()
+        for bond, indices in kept.items()
+        if (name, bond) in full  # others are refused later
     }
+    together = _united(layers, chosen, sizes)
+    if isinstance(round_to, int):
+        wanted = {place: _up(size, round_to, full[place]) for place, size in sizes.items()}
+    else:
+        wanted = _quickest(layers, sizes, full, together)
+    more: dict[str, dict[str, tuple[int, ...]]] = {name: {} for name in chosen}
+    for places in together:
+        name, bond = places[0]
+        size, larger = sizes[name, bond], wanted[name, bond]
+        if larger > size:
+            kept = chosen[name][bond]
+            added = range(size, larger) if name in sorted_layers else _heaviest(layers, places, kept, larger - size)
+            for name, bond in places:
+                more[name][bond] = tuple(added)
+    return {**more}
 
 
 def joined(kept: Keep, more: Keep) -> Keep:
@@ -49,18 +71,24 @@ def joined(kept: Keep, more: Keep) -> Keep:
     return {**kept, **{bond: tuple(sorted({*kept[bond], *indices})) for bond, indices in more.items()}}
 
 
-def _added(layer: TNModule, kept: Keep, round_to: int | str, *, is_sorted: bool) -> Keep:
-    full = {name: bond.size for name, bond in layer.graph.bonds.items()}
-    sizes = {bond: len(set(indices)) for bond, indices in kept.items() if bond in full}  # others are refused later
-    if isinstance(round_to, int):
-        wanted = {bond: _up(size, round_to, full[bond]) for bond, size in sizes.items()}
-    else:
-        wanted = _quickest(layer, sizes, full)
-    added = {bond: wanted[bond] - size for bond, size in sizes.items() if wanted[bond] > size}
-    if is_sorted:
-        return {bond: tuple(range(sizes[bond], wanted[bond])) for bond in added}
-    norms = {bond: balanced([part.detach().double() for part in parts]) for bond, parts in slice_norms(layer).items()}
-    return {bond: _heaviest(norms[bond], kept[bond], count) for bond, count in added.items()}
+def _united(layers: Mapping[str, TNModule], chosen: Mapping[str, Keep], places: Collection[Place]) -> list[list[Place]]:
+    """The bonds in groups of those that get the same slices, because a core that layers share has them on one axis.
+
+    Bonds of which different slices are kept stay apart: such a cut is refused, unless the core is merged into others.
+    """
+    groups = {place: [place] for place in places}
+    axes: dict[tuple[Tensor, int], Place] = {}
+    for name in dict.fromkeys(name for name, _ in places):
+        graph = layers[name].graph
+        for core in graph.cores:
+            for axis, bond in enumerate(graph.bonds_of(core)):
+                if (name, bond) in groups:
+                    one = groups[axes.setdefault((layers[name].cores.get(core), axis), (name, bond))]
+                    two = groups[name, bond]
+                    if one is not two and set(chosen[one[0][0]][one[0][1]]) == set(chosen[name][bond]):
+                        one += two
+                        groups |= dict.fromkeys(two, one)
+    return list({id(group): group for group in groups.values()}.values())
 
 
 def _up(size: int, multiple: int, most: int) -> int:
@@ -68,22 +96,39 @@ def _up(size: int, multiple: int, most: int) -> int:
     return size if size < 2 else min(-(-size // multiple) * multiple, most)
 
 
-def _heaviest(norms: Tensor, kept: Sequence[int], count: int) -> tuple[int, ...]:
+def _heaviest(
+    layers: Mapping[str, TNModule], places: Sequence[Place], kept: Sequence[int], count: int
+) -> tuple[int, ...]:
+    """The slices of bonds with the largest norms, summed over the layers, apart from those that are kept anyway."""
+    norms = sum(
+        (balanced([part.detach().double().cpu() for part in slice_norms(layers[name])[bond]]) for name, bond in places),
+        torch.zeros(()),
+    )
     ranked = [at for at in torch.argsort(norms, descending=True).tolist() if at not in kept]
     return tuple(sorted(ranked[:count]))
 
 
-def _quickest(layer: TNModule, sizes: Mapping[str, int], full: Mapping[str, int]) -> dict[str, int]:
-    """Sizes with a shorter predicted time, bond by bond."""
-    planner = replace(layer.planner, decide=None)
+def _quickest(
+    layers: Mapping[str, TNModule],
+    sizes: Mapping[Place, int],
+    full: Mapping[Place, int],
+    together: Sequence[Sequence[Place]],
+) -> dict[Place, int]:
+    """Sizes with a shorter predicted time, bond by bond. Bonds in one group have one size, for all of their layers."""
     best = dict(sizes)
-    seconds = planned_time(_cut(layer.graph, best), planner)
-    for bond, size in sizes.items():
-        for larger in dict.fromkeys(_larger(size, full[bond])):
-            trial = {**best, bond: larger}
-            took = planned_time(_cut(layer.graph, trial), planner)
-            if took <= SHORTER * seconds:
-                best, seconds = trial, took
+
+    def seconds(name: str, trial: Mapping[Place, int]) -> float:
+        own = {bond: size for (layer, bond), size in trial.items() if layer == name}
+        return planned_time(_cut(layers[name].graph, own), replace(layers[name].planner, decide=None))
+
+    now = {name: seconds(name, best) for name, _ in sizes}
+    for places in together:
+        for larger in dict.fromkeys(_larger(sizes[places[0]], full[places[0]])):
+            trial = {**best, **dict.fromkeys(places, larger)}
+            took = {name: seconds(name, trial) for name, _ in places}
+            if sum(took.values()) <= SHORTER * sum(now[name] for name in took):
+                best = trial
+                now |= took
     return best
 
 
