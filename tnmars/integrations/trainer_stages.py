@@ -60,6 +60,13 @@ class PathOptimizer(WithPrior):
             self.loaded = state_dict
 
 
+class Unhooked:
+    """Stands for the path in a pickle of the model."""
+
+    def _keep(self, *_: Any) -> None:
+        pass
+
+
 class Walk:
     """What the callback does: stages of a path, each for its steps, with one optimizer and one scheduler."""
 
@@ -77,6 +84,10 @@ class Walk:
     def __deepcopy__(self, memo: object) -> Walk:
         """A copy of the model has the hook of the original, which then does nothing."""
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle of the model has a hook that does nothing."""
+        return Unhooked, ()
 
     # --- the checkpoint ----------------------------------------------------------------------------------------------
 
