@@ -74,7 +74,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker has ended; one that crashed has told nothing."""
+    """A worker has ended; one that crashed has sent nothing."""
     if memory := getattr(node, "workeroutput", {}).get("memory"):
         node.config.stash.setdefault(MEMORY, {})[node.gateway.id] = tuple(memory)
 

@@ -70,7 +70,7 @@ class Names:
     used: dict[str, int] = field(default_factory=dict)
 
     def edge(self, prefix: str) -> str:
-        """The next name for an edge or data axis; odd ones are told apart over all prefixes."""
+        """The next name for an edge or data axis; odd ones differ over all prefixes."""
         return self._next("" if self.odd else prefix, prefix)
 
     def core(self) -> str:

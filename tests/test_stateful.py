@@ -94,7 +94,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        """The optimiser is not made anew: it goes on, in the same layer and in one that was something else."""
+        """The optimizer is not replaced: it goes on, in the same layer and in one that was something else."""
         before = self.layer.eval()(*self._inputs())
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "checkpoint.safetensors"

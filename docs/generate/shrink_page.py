@@ -17,9 +17,36 @@ PAPER = {"soft": "`Mars`, soft, the paper's 300 epochs", "hard": "`Mars`, hard, 
 SAME = {"soft": "`Mars`, soft, trained as `shrink` does", "hard": "`Mars`, hard, trained as `shrink` does"}
 
 
+RULES = {
+    "shrink": ("`shrink`", "nothing"),
+    "search": ("`search_ranks`, ten budgets", "nothing"),
+    "ard": ("`Ard`", "a schedule"),
+    "mars": ("`Mars`, the paper's schedule", "`alpha`, a schedule"),
+    "dense": ("a dense layer", ""),
+}
+"""The variants of the toy problem, and what one chooses for each."""
+TEACHERS = (8, 12, 16)
+
+
 def text() -> str:
     """The whole page."""
-    return between(PAGE.read_text(encoding="utf-8"), "rules", _rules() + "\n")
+    whole = between(PAGE.read_text(encoding="utf-8"), "rules", _rules() + "\n")
+    return between(whole, "toy", _toy() + "\n")
+
+
+def _toy() -> str:
+    summary = json.loads((DOCS / "results" / "toy.json").read_text(encoding="utf-8"))["summary"]
+    rows = []
+    for rule, (name, chosen) in RULES.items():
+        entries = [summary[f"{rule}-{rank}"] for rank in TEACHERS]
+        cells = []
+        for entry in entries:
+            rank = entry.get("rank")
+            cells.append(f"{entry['accuracy']['mean']:.2f} %" + (f", rank {rank['mean']:.4g}" if rank else ""))
+        spent = fmean(60 * entry["minutes"] for entry in entries)
+        rows.append([name, chosen, *cells, f"{spent:.0f}"])
+    head = ("the toy problem", "you choose", *(f"teacher of rank {rank}" for rank in TEACHERS), "CPU s")
+    return table(head, rows)
 
 
 def _rules() -> str:

@@ -20,7 +20,9 @@ data (the last 5,000 images, the last 1,000 samples of the toy problem, 5,000 re
 SST-5), and make every choice. Each point in the table is tested once. Ratios count the whole model against its dense
 form, or the table of words alone where it says so. `untouched` is one call without a budget (with `max_drop=0.005` for
 the Tucker tensor, whose score has no standard error). A row with a budget is one of several that one call met at once.
-The constants were chosen on validation data with other seeds, on mnist-2fc, the toy problem and the Tucker tensor.
+The constants were chosen on validation data with other seeds, on mnist-2fc, the toy problem and the Tucker tensor. The
+seeds are 20 to 29; where there are fewer, the first of them. IMDB is an additional task, on which no constant was
+chosen; it is reported as it came out.
 """
 TRUE = {"toy-8": [8], "toy-12": [12], "toy-16": [16], "tucker": [4, 4, 4, 4]}
 NETWORKS = {
@@ -36,18 +38,19 @@ NETWORKS = {
     "cifar-cnn": "CIFAR-10, CNN from `compress_`",
 }
 TARGETS = {
-    ("toy-8", "untouched"): "93 %",
-    ("toy-12", "untouched"): "90.3 %",
-    ("toy-16", "untouched"): "88 %",
-    ("tucker", "untouched"): "at least -0.01",
-    ("mnist-2fc", "untouched"): "230x at 98.05 %",
-    ("mnist-2fc", "205x parameters"): "98.15 %",
-    ("lenet-tucker", "10x parameters"): "99.05 %",
-    ("lenet-ring", "20x parameters"): "99.3 %",
-    ("lenet-ring", "40x parameters"): "99.2 %",
-    ("sst5", "untouched"): "340x, not below dense and fixed",
-    ("cifar-cnn", "5x parameters"): "not below dense",
+    ("toy-8", "untouched"): (0.0, 93.0),
+    ("toy-12", "untouched"): (0.0, 90.3),
+    ("toy-16", "untouched"): (0.0, 88.0),
+    ("tucker", "untouched"): (0.0, -0.01),
+    ("mnist-2fc", "untouched"): (230.0, 98.05),
+    ("mnist-2fc", "205x parameters"): (0.0, 98.15),
+    ("lenet-tucker", "10x parameters"): (0.0, 99.05),
+    ("lenet-ring", "20x parameters"): (0.0, 99.3),
+    ("lenet-ring", "40x parameters"): (0.0, 99.2),
 }
+"""The least ratio, 0 for that of the budget, and the least score."""
+WORDS = 340.0
+"""The least ratio of the table of words on SST-5, where no model that keeps its size may be better."""
 CONTROLS = ("budgets", "uniform", "random")
 OTHERS = 30
 """The seed of the runs with other constants, which counts in no mean."""
@@ -77,9 +80,9 @@ def section() -> list[str]:
     parts = [
         "## shrink\n",
         INTRO,
-        _paths([record for record in plain if record["row"] in ("untouched", "budgets")]),
+        _paths(plain),
         _controls(plain),
-        _held([record for record in plain if record["row"] in ("untouched", "fixed", "dense")]),
+        _held(plain),
         _gates(plain),
         _sensitivity(known),
         f"Commits: {commits}. The records name their commands.\n",
@@ -114,8 +117,38 @@ def _asked(row: str, budget: str) -> str:
     return f"budget {budget.removesuffix(' parameters')}" if budget else row
 
 
-def _paths(own: Sequence[Record]) -> str:
+def _mean(own: Sequence[Record], name: str = "test") -> float:
+    return fmean(record[name] for record in own)
+
+
+def _target(task: str, asked: str, group: Sequence[Record], every: Sequence[Record]) -> str:
+    """What was aimed at, and whether it is met."""
+    least, floor = TARGETS.get((task, asked), (0.0, None))
+    size, words = _mean(group, "ratio"), ""
+    if task == "sst5" and asked == "untouched":
+        known = {row: _of(every, task, row, "best") for row in ("dense", "fixed")}
+        if not all(known.values()):
+            return ""
+        best = {row: _mean(models) for row, models in known.items()}
+        least, floor, size = WORDS, max(best.values()), _mean(group, "embedding_ratio")
+        words = f"{least:g}x, not below dense ({best['dense']:.2f} %) and start ranks held ({best['fixed']:.2f} %)"
+    elif task == "cifar-cnn" and asked == "5x parameters":
+        floor = _mean(group, "dense_test")
+        words = f"not below the dense start, {floor:.2f} %"
+    if floor is None:
+        return ""
+    bound = f"at least {floor:g}" if task == "tucker" else f"{floor:g} %"
+    verdict = "met" if size >= least and _mean(group) >= floor else "missed"
+    return f"{words or (f'{least:g}x at {bound}' if least else bound)}: {verdict}"
+
+
+def _of(every: Sequence[Record], task: str, row: str, which: str) -> list[Record]:
+    return [record for record in every if (record["task"], record["row"], record.get("which")) == (task, row, which)]
+
+
+def _paths(every: Sequence[Record]) -> str:
     """What `shrink` itself gives."""
+    own = [record for record in every if record["row"] in ("untouched", "budgets")]
     rows = [["task", "asked", "seeds", "ratio", "true ranks", "test, mean (range)", "target", "CPU s of the path"]]
     for (task, row, budget), group in _groups(own, "task", "row", "budget").items():
         true = TRUE.get(task)
@@ -128,7 +161,7 @@ def _paths(own: Sequence[Record]) -> str:
                 _ratio(group),
                 hits if row == "untouched" else "",
                 _spread(task, group),
-                TARGETS.get((task, budget or row), ""),
+                _target(task, budget or row, group, every),
                 f"{fmean(record['cpu_seconds'] for record in group):.0f}",
             ]
         )
@@ -141,6 +174,10 @@ def _controls(own: Sequence[Record]) -> str:
     for (task, budget), group in _groups(own, "task", "budget").items():
         by_row = _groups((record for record in group if record["row"] in CONTROLS), "row")
         seeds = {record["seed"] for record in group if record["row"] in CONTROLS[1:]}
+        path = [record for record in own if (record["task"], record["row"]) == (task, "untouched")]
+        asked = _asked("", budget)
+        if ("budgets",) not in by_row and ("uniform",) in by_row and path:
+            by_row["budgets",], asked = path, "untouched"
         if not seeds or ("budgets",) not in by_row:
             continue
         cells = []
@@ -149,7 +186,7 @@ def _controls(own: Sequence[Record]) -> str:
             few = f", {plural(len(same), 'seed')}" if len(same) < len(seeds) else ""
             mean = f"{_figure(task, fmean(record['test'] for record in same))} at {_ratio(same)}{few}" if same else ""
             cells.append(mean)
-        rows.append([NETWORKS[task], _asked("", budget), str(len(seeds)), *cells])
+        rows.append([NETWORKS[task], asked, str(len(seeds)), *cells])
     if len(rows) == 1:
         return ""
     text = """\
@@ -162,8 +199,9 @@ canonical form.
     return text + as_table(rows) + "\n"
 
 
-def _held(own: Sequence[Record]) -> str:
+def _held(every: Sequence[Record]) -> str:
     """Models that keep their size, trained in the stages of a path."""
+    own = [record for record in every if record["row"] in ("untouched", "fixed", "dense")]
     tasks = {record["task"] for record in own if record["row"] in ("fixed", "dense")}
     rows = [["task", "model", "seeds", "ratio", "test, mean (range)"]]
     for (task, row, which), group in _groups(own, "task", "row", "which").items():
@@ -172,6 +210,11 @@ def _held(own: Sequence[Record]) -> str:
             rows.append(
                 [NETWORKS[task], f"{name}{_which(which)}", str(len(group)), _ratio(group), _spread(task, group)]
             )
+    starts = [record for record in every if "dense_test" in record and record["row"] == "budgets"]
+    for (task,), group in _groups(starts, "task").items():
+        seeds = {record["seed"]: record for record in group}
+        spread = _spread(task, list(seeds.values()), "dense_test")
+        rows.append([NETWORKS[task], "dense, where the path began", str(len(seeds)), "1x", spread])
     if len(rows) == 1:
         return ""
     text = """\

@@ -59,7 +59,7 @@ class Chain(nn.Module):
 
     @staticmethod
     def _mask(logits: Tensor) -> Tensor:
-        """A relaxed sample of hard concrete gates, drawn anew at each call."""
+        """A relaxed sample of hard concrete gates, drawn again at each call."""
         relaxed = torch.sigmoid((logits + torch.logit(torch.rand_like(logits))) / TEMPERATURE)
         return (relaxed * 1.2 - 0.1).clamp(0.0, 1.0)
 

@@ -150,7 +150,7 @@ def test_a_size_that_is_not_declared_suggests_params(capfd: Printed, tmp_path: P
     assert "Parameters: none. To declare it, add for example params: {rank: 8}." in capfd.readouterr().err
 
 
-def test_a_bond_named_like_the_batch_is_told_apart(tmp_path: Path, capfd: Printed) -> None:
+def test_a_bond_named_like_the_batch_is_distinguished(tmp_path: Path, capfd: Printed) -> None:
     graph = tnmars.network("linear", "A[i,b] B[b,o]", inputs={"i": 4}, outputs={"o": 3}, bonds=2)
     tnmars.save_spec(graph, tmp_path / "a.yaml")
     assert cli.run(["plan", str(tmp_path / "a.yaml"), "--batch", "8", "--all"]) == 0

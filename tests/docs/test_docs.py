@@ -226,7 +226,7 @@ def test_a_session_runs_from_top_to_bottom(page: Path) -> None:
         elif block.language == "console":
             check_console(block.text)
         elif block.language == "python":
-            lines = "\n" * block.before + block.text  # so that what goes wrong is told with the page's line
+            lines = "\n" * block.before + block.text  # so that errors have the line of the page
             exec(compile(lines, page.name, "exec"), names)  # noqa: S102
 
 

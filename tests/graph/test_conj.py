@@ -81,7 +81,7 @@ def test_cuts_and_mergers_keep_them() -> None:
     assert [source.conj for source in piece.sources] == [False, True]
 
 
-def test_a_core_that_is_not_there_is_told() -> None:
+def test_a_core_that_is_not_there_is_reported() -> None:
     with pytest.raises(tnmars.SpecError, match=r":12:11: conj names core 'E', which is not one of the cores\."):
         tnmars.loads(TEXT.replace("[C, D]", "[C, E]"))
     with pytest.raises(tnmars.GraphError, match="conj of core 'A' is 1"):

@@ -89,7 +89,7 @@ def test_a_graph_is_equal_to_itself(graph) -> None:
     json.dumps(found.as_json(), allow_nan=False)
 
 
-def test_ties_are_told_apart() -> None:
+def test_ties_are_distinguished() -> None:
     """Two graphs that differ in nothing but whether a core is another one in a second place."""
     modes = {"free": {"i": 4, "j": 4}, "bonds": 2}
     plain, tied = (network("tensor", f"A[i,r] {name}[j,r]", **modes) for name in ("B", "B=A"))

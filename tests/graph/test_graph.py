@@ -201,7 +201,7 @@ def test_every_term_has_every_mode() -> None:
     one_problem("mode 'o' is declared, but no core of term 't' lists it.", ("terms", "t", "cores"), terms=terms)
 
 
-def test_a_mode_that_no_term_has_is_told_once() -> None:
+def test_a_mode_that_no_term_has_is_reported_once() -> None:
     terms = tuple(Term(name, (), (Core("A", ("i",)),)) for name in "ab")
     one_problem("mode 'o' is declared, but no core lists it.", ("terms", "a", "modes", "out", "o"), terms=terms)
 
@@ -351,7 +351,7 @@ def test_padding_idx_is_a_real_row(row: object) -> None:
         table(2, 3, features=((Role.LOOKUP, 4),), options=(("padding_idx", row),))
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(GraphError) as raised:
         Graph("linear", (I,), (Term("t", (R,), (Core("A", ("x",)),)),), shared=("y",), kernel_size=(3,))
     assert len(raised.value.problems) == 6

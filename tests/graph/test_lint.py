@@ -91,7 +91,7 @@ def test_warns_of_exactly_the_bonds_that_are_too_wide(graph: Graph) -> None:
     terms = {term.name: term for term in graph.terms}
     paths = [problem.path for problem in lint(graph) if "can use at most" in problem.text]
     told = [(terms[name].bonds, terms[name].cores, bond) for _, name, _, bond in paths]
-    assert len(told) == len(set(told)), "copies are told once"
+    assert len(told) == len(set(told)), "copies are reported once"
     assert set(told) == wide
 
 
@@ -274,7 +274,7 @@ def test_padding_of_rows_and_patches_points_at_what_sets_it() -> None:
     assert found.path == ("features", "in")
 
 
-def test_equal_terms_are_told_once_and_others_by_name() -> None:
+def test_equal_terms_are_reported_once_and_others_by_name() -> None:
     wide = [summand(name, "A:i,r B:r,j", {"r": 5}) for name in ("a", "b", "c")]
     other = summand("d", "A:i,r B:r,j", {"r": 6})
     graph = Graph("tensor", free(i=4, j=900), (wide[0], other, wide[1], wide[2]))

@@ -206,7 +206,7 @@ def test_where_a_bond_hangs_matters() -> None:
     assert not isomorphic(tensor(one, i=2, j=2, k=2, l=2), tensor(other, i=2, j=2, k=2, l=2))
 
 
-def test_parts_without_modes_are_told_apart() -> None:
+def test_parts_without_modes_are_distinguished() -> None:
     """Two rings of three cores, or one of six: every core sees the same around it, which no refinement tells apart."""
     two = term("M:i A:a,b B:b,c C:c,a D:d,e E:e,f F:f,d", a=2, b=2, c=2, d=2, e=2, f=2)
     one = term("M:i A:a,b B:b,c C:c,d D:d,e E:e,f F:f,a", a=2, b=2, c=2, d=2, e=2, f=2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +259,110 @@ def test_too_few_steps_are_reported_before_training(tmp_path: Path) -> None:
     assert "training ended after step 10 of 24 of stage 0" in str(caught[1].message)
 
 
+def test_a_callback_that_trainer_gets_later_goes_on_too(tmp_path: Path) -> None:
+    """Unless another callback of the model was there when the checkpoint was loaded."""
+    start = Net()
+    options = dict(save_strategy="steps", save_steps=30)
+    trainer, whole = made(copy.deepcopy(start), tmp_path, **options)
+    trained(trainer)
+    checkpoint = str(tmp_path / "checkpoint-30")
+
+    def added(*before: Any) -> tuple[Any, Any]:
+        model = copy.deepcopy(start)
+        given = dict(budget="2x", settings=SETTINGS, train_samples=40)
+        others = [tnmars.integrations.trainer_stages(model, evaluate=score, **given) for _ in before]
+        stages = tnmars.integrations.trainer_stages(model, evaluate=score, **given)
+        made_ = InOrder(model, trainer.args, train_dataset=DATA, callbacks=list(others), optimizers=stages.optimizers)
+        for other in others:
+            made_.remove_callback(other)
+        made_.add_callback(stages)
+        return made_, stages
+
+    later, stages = added()
+    trained(later, checkpoint)
+    assert figures(stages.path) == figures(whole.path)
+    assert same(later.model, trainer.model)
+    later, _ = added("another")
+    with pytest.raises(tnmars.TnmarsError, match=r"before it had this callback(.|\n)*callbacks=\[stages\]"):
+        trained(later, checkpoint)
+
+
+def pickled(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))  # noqa: S301
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, pickled])
+def test_a_copy_of_the_model_is_loaded_as_any_other(way: Callable[[nn.Module], nn.Module]) -> None:
+    model = nn.Sequential(Net().first)
+    small = copy.deepcopy(model)
+    tnmars.prune_(small, ranks={"0": 1})
+    tnmars.integrations.trainer_stages(model, evaluate=score)
+    other = way(model)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        other.load_state_dict(small.state_dict())
+    model.load_state_dict(small.state_dict())  # kept for the path, as before
+    assert same(model, other)
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    own = tmp_path / "tnmars_path" / "notes.txt"
+    own.parent.mkdir()
+    own.write_text("mine")
+    (own.parent / "stage-099.safetensors").write_text("of an earlier path")
+    trainer, _ = made(Net(), tmp_path, save_strategy="steps", save_steps=1000)
+    trained(trainer)
+    assert own.read_text() == "mine"
+    saved = {path.name for path in (tmp_path / f"checkpoint-{trainer.state.global_step}" / "tnmars_path").iterdir()}
+    assert {"curve.json", "start.safetensors", "stage.json", "stage-000.safetensors"} <= saved
+    assert not {"notes.txt", "stage-099.safetensors"} & saved
+
+
+def test_steps_that_are_enough_are_not_reported(tmp_path: Path) -> None:
+    """Of a checkpoint in a stage, the steps that are done count."""
+    start = Net()
+    options = dict(save_strategy="steps", save_steps=20)
+    trainer, _ = made(copy.deepcopy(start), tmp_path, **options)
+    trained(trainer)
+    total = trainer.state.global_step
+    trainer, stages = made(copy.deepcopy(start), tmp_path, max_steps=total, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tnmars.ShrinkWarning)
+        trained(trainer, str(tmp_path / "checkpoint-20"))
+    assert stages.path.is_finished
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    for model in (nn.Identity(), Net().requires_grad_(False)):
+        with pytest.raises(tnmars.TnmarsError, match="no parameter of the model requires a gradient"):
+            tnmars.integrations.trainer_stages(model, evaluate=score)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"stage": 1e400, "done": 6}',
+        '{"stage": 1, "done": 2.5}',
+        '{"stage": 1, "done": -1}',
+        '{"stage": 1, "done": 19}',
+        '{"stage": true, "done": 6}',
+        '{"stage": 1}',
+        "[1, 6]",
+        "",
+    ],
+)
+def test_a_place_in_a_stage_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
+    start = Net()
+    options = dict(save_strategy="steps", save_steps=30)
+    trainer, _ = made(copy.deepcopy(start), tmp_path, stop=31, **options)
+    with pytest.warns(tnmars.ShrinkWarning, match="step 7 of 19 of stage 1"):
+        trained(trainer)
+    folder = tmp_path / "checkpoint-30"
+    (folder / "tnmars_path" / "stage.json").write_text(text)
+    trainer, _ = made(copy.deepcopy(start), tmp_path, **options)
+    with pytest.raises(tnmars.CheckpointError, match=r"stage.json: cannot be read"):
+        trained(trainer, str(folder))
+
+
 def test_checkpoints_that_cannot_go_on(tmp_path: Path) -> None:
     start = Net()
     options = dict(save_strategy="steps", save_steps=30)
@@ -267,11 +373,12 @@ def test_checkpoints_that_cannot_go_on(tmp_path: Path) -> None:
     trainer, _ = made(Net(), tmp_path, **options)
     with pytest.raises(tnmars.CheckpointError, match="it began with other weights"):
         trained(trainer, str(folder))
-    (folder / "optimizer.pt").rename(folder / "optimizer.away")
-    trainer, _ = made(copy.deepcopy(start), tmp_path, **options)
-    with pytest.raises(tnmars.CheckpointError, match=r"no state of the optimizer(.|\n)*save_only_model=False"):
-        trained(trainer, str(folder))
-    (folder / "optimizer.away").rename(folder / "optimizer.pt")
+    for name in ("optimizer", "scheduler"):
+        (folder / f"{name}.pt").rename(folder / f"{name}.away")
+        trainer, _ = made(copy.deepcopy(start), tmp_path, **options)
+        with pytest.raises(tnmars.CheckpointError, match=r"no state of the optimizer(.|\n)*save_only_model=False"):
+            trained(trainer, str(folder))
+        (folder / f"{name}.away").rename(folder / f"{name}.pt")
     (folder / "tnmars_path" / "stage.json").unlink()
     trainer, _ = made(copy.deepcopy(start), tmp_path, **options)
     with pytest.raises(tnmars.CheckpointError, match=r"stage.json: cannot be read"):

@@ -31,7 +31,7 @@ from tnmars.program.program import Program, verify
 from tnmars.select import from_settings
 
 DATA = 1000
-"""How many data a description length is reckoned for."""
+"""How many data a description length is computed for."""
 
 
 # --- a mask acts once ------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def test_gates_start_afresh_after_warm_up(warmup: int) -> None:
     assert error(layer.logits()[0], before - 0.2) <= 0.01
 
 
-def test_warm_up_without_the_optimizer_is_told() -> None:
+def test_warm_up_without_the_optimizer_is_reported() -> None:
     schedule = tnmars.MaskSchedule(lowrank(Mars()), 10, warmup_steps=1)
     with pytest.warns(UserWarning, match="warm-up has ended"):
         schedule.step()
@@ -434,7 +434,7 @@ def test_logits_have_no_weight_decay() -> None:
     assert [group["weight_decay"] for group in own.param_groups] == [0.3, 0.0]
 
 
-def test_a_forgotten_schedule_is_told_once() -> None:
+def test_a_forgotten_schedule_is_reported_once() -> None:
     layer = lowrank(Mars())
     x = torch.randn(7, 6, dtype=torch.float64)
     with warnings.catch_warnings(record=True) as told:
@@ -446,7 +446,7 @@ def test_a_forgotten_schedule_is_told_once() -> None:
     ]
 
 
-def test_gates_that_do_not_move_are_told_once() -> None:
+def test_gates_that_do_not_move_are_reported_once() -> None:
     layer = lowrank(Mars())
     schedule = tnmars.MaskSchedule(layer, 1000)
     with warnings.catch_warnings(record=True) as told:

@@ -98,7 +98,7 @@ def test_conjugate_cores_train_with_every_optimizer(make: type[torch.optim.Optim
         loss.backward()
         torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
 
 

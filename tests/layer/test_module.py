@@ -136,7 +136,7 @@ def test_a_copy_is_its_own(graph: Graph) -> None:
 
 
 @every_kind
-def test_reset_parameters_draws_anew(graph: Graph) -> None:
+def test_reset_parameters_draws_again(graph: Graph) -> None:
     layer = tnmars.compile(graph)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     layer.reset_parameters()
@@ -489,12 +489,12 @@ def test_an_index_out_of_range_is_no_other_entry_under_vmap() -> None:
         torch.func.vmap(layer)(torch.tensor([[[0, 6, 0]]]))
 
 
-def test_what_is_no_tensor_is_told() -> None:
+def test_what_is_no_tensor_is_reported() -> None:
     with pytest.raises(tnmars.ShapeError, match="input is of type list"):
         tnmars.compile(square())([1.0])
 
 
-def test_an_image_smaller_than_the_kernel_is_told() -> None:
+def test_an_image_smaller_than_the_kernel_is_reported() -> None:
     graph = tnmars.network("conv", "A[p,r] B[r,o]", patch=dict(p=27), outputs=dict(o=4), bonds=2, kernel_size=(3, 3))
     with pytest.raises(tnmars.ShapeError, match="length 2 along spatial axis 1, but the kernel reaches over 3"):
         tnmars.compile(graph)(torch.randn(1, 3, 2, 2))

@@ -218,6 +218,29 @@ def test_many_gradients_at_once(pair: tuple[TNModule, TNModule, Tensor]) -> None
     assert_equal([value for value in found if value is not None], [value for value in wanted if value is not None])
 
 
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("graph", [LINEAR, TERMS], ids=["tt", "terms"])
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_many_gradients_at_once_by_vmap(graph: Graph, chunk: int, ways: int) -> None:
+    """`torch.vmap` over `torch.autograd.grad`, once and nested, also of a bias, whose value no gradient depends on."""
+    found = []
+    slopes_ = torch.randn(*(2, 3)[:ways], 8, graph.out_features, dtype=torch.float64)
+    x = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
+    for layer in both(graph, 8, chunk, dtype=torch.float64):
+        output, leaves = layer(x), [x, *layer.parameters()]
+        assert is_planned(output) == (not found)
+
+        def gradients(slope: Tensor, of: Tensor = output, to: list[Tensor] = leaves) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(of, to, slope, retain_graph=True)
+
+        function = gradients
+        for _ in range(ways):
+            function = torch.vmap(function)
+        found.append(function(slopes_))
+    assert found[0][0].shape == (*slopes_.shape[:ways], 8, 6)
+    assert_equal(*found)
+
+
 def test_compiled_without_a_break(pair: tuple[TNModule, TNModule, Tensor]) -> None:
     one, two, x = pair
     made = torch.compile(one, backend="eager", fullgraph=True)

@@ -276,7 +276,7 @@ def test_a_setting_that_is_changed_later_is_heeded(general: list[str]) -> None:
     assert general, "only the general path looks at which slices are open"
 
 
-def test_the_shape_is_remembered_anew_in_another_dtype(general: list[str]) -> None:
+def test_the_shape_is_remembered_again_in_another_dtype(general: list[str]) -> None:
     layer = tnmars.compile(LINEAR)
     (x,) = inputs_of(LINEAR)
     layer(x)

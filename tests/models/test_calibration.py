@@ -53,7 +53,7 @@ def test_a_batch_that_cannot_be_split_is_used_as_it_is() -> None:
     assert seen["x"] is x and seen["mask"] is mask and found.held_out == []
 
 
-def test_all_inputs_of_a_batch_are_split_alike() -> None:
+def test_all_inputs_of_a_batch_are_split_the_same_way() -> None:
     x, mask, scale = torch.arange(20.0), torch.arange(20.0) + 100, torch.ones(3)
     found = Calibration(Masked(), [((x, scale), None)], lambda given: {"x": x, "mask": mask, "scale": scale})
     ((_, seen),) = list(found.stream())

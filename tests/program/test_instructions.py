@@ -46,7 +46,7 @@ def forms(draw: Callable, **limits: object) -> tuple[Graph, Form]:
 @settings(max_examples=cases(300))
 @given(graph=graphs(), weighing=st.sampled_from(WEIGHINGS))
 def test_programs_are_values(graph: Graph, weighing: Weighing) -> None:
-    """Made twice they are equal, hash and print alike, and the source is the same to the letter."""
+    """Made twice they are equal, hash and print the same way, and the source is the same to the letter."""
     first, second = (forms_of(unpadded(graph), 16, weighing) for _ in range(2))
     assert first == second
     assert list(map(hash, first)) == list(map(hash, second))

@@ -283,7 +283,7 @@ def test_what_is_not_trained_stays_so() -> None:
     assert model[0].cores.get("B").requires_grad and model[3].logits()[0].requires_grad
 
 
-def test_an_optimizer_whose_state_cannot_follow_is_told() -> None:
+def test_an_optimizer_whose_state_cannot_follow_is_reported() -> None:
     layer = lowrank(Mars())
     optimizer = torch.optim.Adafactor(layer.parameters(), lr=1e-2)
     (layer(torch.randn(7, 6, dtype=torch.float64)).sum() + tnmars.penalty(layer)).backward()
@@ -312,7 +312,7 @@ def test_many_cuts_leave_a_file_that_can_be_read(tmp_path) -> None:
     assert origin["first"] == {"r": 60} and origin["sizes"] == {"r": 21} and origin["cuts"] == 40
 
 
-def test_pruning_in_warm_up_is_told() -> None:
+def test_pruning_in_warm_up_is_reported() -> None:
     layer = lowrank(Mars())
     tnmars.MaskSchedule(layer, 10, warmup_steps=5)
     with pytest.warns(UserWarning, match="the model is in warm-up, so every slice is kept"):

@@ -207,7 +207,7 @@ def test_models_with_nothing_in_common(model: nn.ModuleDict) -> None:
         collect(model, model, history=[3], measure=False)  # type: ignore[list-item]
 
 
-def test_layers_of_one_model_alone_are_told(model: nn.ModuleDict) -> None:
+def test_layers_of_one_model_alone_are_reported(model: nn.ModuleDict) -> None:
     small = nn.ModuleDict({"fc1": tnmars.prune(model)["fc1"]})
     assert collect(model, small, measure=False).notes == ("compiled only before, and so not shown: fc2",)
 
@@ -345,7 +345,7 @@ def test_a_layer_without_gates_has_none_to_show() -> None:
     assert "The layer had no gates before" in page(collect(layer, layer, measure=False))
 
 
-def test_warm_up_is_told() -> None:
+def test_warm_up_is_reported() -> None:
     layer = gated(TT, {"r1": 2, "r2": 2})
     tnmars.MaskSchedule(layer, total_steps=10, warmup_steps=5)
     seen = collect(layer, layer, measure=False)
@@ -359,7 +359,7 @@ def gates_text(before: tnmars.TNModule, after: tnmars.TNModule) -> str:
     return re.sub(r"<[^>]+>", " ", text[text.index("Bonds and gates") : text.index("Size and speed")])
 
 
-def test_a_cut_by_gates_alone_is_told_as_that() -> None:
+def test_a_cut_by_gates_alone_is_reported_as_that() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     told = gates_text(layer, tnmars.prune(layer))
     assert "Blue slices are kept by the gates." in told
@@ -367,7 +367,7 @@ def test_a_cut_by_gates_alone_is_told_as_that() -> None:
         assert other not in told
 
 
-def test_slices_left_out_besides_the_gates_are_told() -> None:
+def test_slices_left_out_besides_the_gates_are_reported() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     after = tnmars.compile(tnmars.families.tt("linear", inputs=(4, 3, 2), outputs=(2, 3, 4), ranks=(2, 4)))
     told = gates_text(layer, after)
@@ -376,14 +376,14 @@ def test_slices_left_out_besides_the_gates_are_told() -> None:
     assert [bond.beside for bond in collect(layer, after, measure=False).layers[0].bonds] == ["fewer", ""]
 
 
-def test_a_layer_that_was_not_cut_as_its_gates_say_is_told() -> None:
+def test_a_layer_that_was_not_cut_as_its_gates_say_is_reported() -> None:
     layer = gated(TT, {"r1": 3, "r2": 5})
     told = gates_text(layer, layer)
     assert "More slices left than the gates keep: r1 (3 to 5)." in told
     assert told.count("as it was, not cut") == 1
 
 
-def test_a_bond_that_is_gone_though_its_gates_keep_several_is_told() -> None:
+def test_a_bond_that_is_gone_though_its_gates_keep_several_is_reported() -> None:
     layer = gated(TT, {"r1": 3, "r2": 4})
     told = gates_text(layer, tnmars.prune(gated(TT, {"r1": 3, "r2": 1})))
     assert "Removed for a reason other than its gates: r2 (4 to –)." in told
@@ -399,7 +399,7 @@ def test_bonds_that_gates_drop_or_that_are_merged_need_no_words(found: Report) -
     assert not all(bond.is_in_shut_term for bond in btd)
 
 
-def test_a_bond_that_grew_is_told() -> None:
+def test_a_bond_that_grew_is_reported() -> None:
     small, large = (tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=rank) for rank in (2, 4))
     (seen,) = collect(tnmars.compile(small), tnmars.compile(large), measure=False).layers
     assert [bond.fate for bond in seen.bonds] == ["grown"]
@@ -414,7 +414,7 @@ def test_many_slices_are_few_elements() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.5, 0.832, 0.97, 1.0])
-def test_the_threshold_is_told_within_the_drawing_and_upon_no_other_number(limit: float) -> None:
+def test_the_threshold_is_reported_within_the_drawing_and_upon_no_other_number(limit: float) -> None:
     drawn = gates((0.1, 0.9, 0.4), (False, True, False), "r", limit)
     told = re.findall(r'<text class="tick end[^"]*" x="([^"]+)" y="([^"]+)">([^<]+)</text>', drawn)
     beside = [entry for entry in told if entry[0] == told[0][0]]  # not the number of the last slice, below
@@ -443,7 +443,7 @@ def test_the_overview_adds_up(found: Report) -> None:
     assert lines[0].count("<svg") == len(found.layers)
 
 
-def test_what_grew_is_not_told_as_if_it_had_shrunk() -> None:
+def test_what_grew_is_not_reported_as_if_it_had_shrunk() -> None:
     small = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=2)
     large = tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4)
     text = page(collect(tnmars.compile(small), tnmars.compile(large), measure=False))
@@ -485,7 +485,7 @@ def test_ticks_of_small_values_differ() -> None:
     assert len(set(labels)) == len(labels) >= 3
 
 
-def test_values_beyond_a_chart_are_left_out_and_told(model: nn.ModuleDict) -> None:
+def test_values_beyond_a_chart_are_left_out_and_reported(model: nn.ModuleDict) -> None:
     small = tnmars.prune(model)
     losses = [1.0, 1e308, 5e-324, 10**400, float("nan"), 0.5, -(10**400)]
     ranks = {"fc1": [10**400, 5]}

@@ -178,7 +178,7 @@ def test_a_search_is_a_function_of_its_seed(method: str) -> None:
     assert torch.equal(torch.get_rng_state(), states[2])
 
 
-def test_both_methods_begin_alike() -> None:
+def test_both_methods_begin_the_same_way() -> None:
     graph, score = planted(0)
     one, other = (
         tnmars.search_ranks(graph, score, budget=4000, trials=GENERATION + 5, method=method)

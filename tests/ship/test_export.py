@@ -39,7 +39,7 @@ SOME = ("lowrank_linear", "odd_two_terms", "odd_names", "tucker2_lenet_conv", "t
 SOME += ("tucker_tensor", "bilinear_pooling", "cp_conv_transpose")
 """Specs of every kind that go through what is slow also in a quick run; thorough ones take all."""
 BATCHES = (5, 7)
-"""So near to each other that inductor splits its sums alike; it has programs for ranges of sizes."""
+"""So near to each other that inductor splits its sums the same way; it has programs for ranges of sizes."""
 FIXED = {"conv": 6, "conv_transpose": 6} if THOROUGH else {}
 """The length of data axes other than the batch, for the kinds where inductor wants one: it takes the size of an image
 for a constant also in torch's own layers, and where it is told not to, may fail in training (pytorch issue 185510)."""

@@ -258,11 +258,11 @@ def test_changes_are_seen_outside_and_not_inside(graph: Graph) -> None:
         assert torch.equal(layer(*given), inside)
     assert not torch.equal(layer(*given), inside)
     with tnmars.cached(layer):
-        assert not torch.equal(layer(*given), inside), "computed anew when it is entered again"
+        assert not torch.equal(layer(*given), inside), "computed again when it is entered again"
 
 
 def test_a_training_step_inside_is_a_training_step() -> None:
-    """Folded parts have no gradients: without this, nothing would be trained, and nobody told."""
+    """Folded parts have no gradients: without this, nothing would be trained, without an error."""
     layer = tnmars.compile(LINEAR)
     x = torch.randn(3, 6)
     with tnmars.cached(layer):

@@ -17,7 +17,7 @@ def test_the_example_of_the_docstring() -> None:
         "entry 2 of 'B' is '0', but must be a name.",
     ]
     quoted = re.findall(r'^- "(.*?)"', consequences.__doc__ or "", re.MULTILINE)
-    assert len(quoted) == 2, "what is left out is told in the docstring"
+    assert len(quoted) == 2, "what is left out is listed in the docstring"
     mended = text.replace("8x", "1").replace("0]", "r2]").replace("{r: 2}", "{r: 2, r2: 2}")
     found = [problem.text for problem in read(mended.encode()).problems]
     assert all(said in found for said in quoted), "each is a consequence that the rules would report"

@@ -160,7 +160,7 @@ FEATURES = {
     "a bond with five ends": lambda graph: any(ends == 5 for _, ends in bonds(graph)),
     "a bond of size 1": lambda graph: any(size == 1 for size, _ in bonds(graph)),
     "one core": lambda graph: len(graph.cores) == 1,
-    "several terms that are alike": lambda graph: len({term.cores for term in graph.terms}) < len(graph.terms),
+    "several terms that are equal": lambda graph: len({term.cores for term in graph.terms}) < len(graph.terms),
     "terms of different shape": lambda graph: len({term.cores for term in graph.terms}) > 1,
     "shared modes": lambda graph: bool(graph.shared),
     "padded inputs": lambda graph: Role.IN in graph.padding,

@@ -135,7 +135,7 @@ def test_schedulers_of_the_learning_rate(scheduler, tmp_path: Path) -> None:
     assert again.state_dict().keys() == decay.state_dict().keys()
 
 
-def test_another_scheduler_is_told(tmp_path: Path) -> None:
+def test_another_scheduler_is_reported(tmp_path: Path) -> None:
     model, optimizer = ready()
     tnmars.save_checkpoint(tmp_path / "a", model, optimizer, lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3))
     other = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -208,7 +208,7 @@ def test_the_model_alone_is_read_by_load_into(tmp_path: Path) -> None:
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def test_everything_that_does_not_fit_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_everything_that_does_not_fit_is_reported_and_nothing_is_changed(tmp_path: Path) -> None:
     model, optimizer = ready()
     decay = torch.optim.lr_scheduler.StepLR(optimizer, 3)
     tnmars.save_checkpoint(tmp_path / "a", model, optimizer, lr_scheduler=decay)
@@ -234,7 +234,7 @@ def test_everything_that_does_not_fit_is_told_and_nothing_is_changed(tmp_path: P
     assert other.param_groups[0]["lr"] == 0.5
 
 
-def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_is_reported(tmp_path: Path) -> None:
     model, optimizer = ready()
     with pytest.raises(TnmarsError, match=r"position\.at\[1\] is of type set, which cannot be saved"):
         tnmars.save_checkpoint(tmp_path / "a", model, optimizer, position={"at": [0, {1}]})

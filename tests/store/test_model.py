@@ -213,7 +213,7 @@ def test_a_layer_with_two_names(tmp_path: Path) -> None:
         assert same(fresh, model)
 
 
-def test_a_tie_that_the_file_does_not_have_is_told(tmp_path: Path) -> None:
+def test_a_tie_that_the_file_does_not_have_is_reported(tmp_path: Path) -> None:
     tnmars.save(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), tmp_path / "a")
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
@@ -224,7 +224,7 @@ def test_a_tie_that_the_file_does_not_have_is_told(tmp_path: Path) -> None:
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def test_everything_that_does_not_fit_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_everything_that_does_not_fit_is_reported_and_nothing_is_changed(tmp_path: Path) -> None:
     tnmars.save(Net(rank=6), tmp_path / "a")
     fresh = Net(nn.Linear(12, 10))
     fresh.last = nn.Linear(10, 4)

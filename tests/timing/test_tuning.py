@@ -263,22 +263,22 @@ def test_the_ratio_to_the_dense_layer_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert measured(tnmars.compile(square(), batch=32), "train", 32) is None
 
 
-@pytest.mark.parametrize(("seconds", "is_told"), [(1.0, False), (8.0, True)])
+@pytest.mark.parametrize(("seconds", "is_reported"), [(1.0, False), (8.0, True)])
 def test_a_tuned_layer_is_judged_by_what_was_measured(
-    seconds: float, is_told: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    seconds: float, is_reported: bool, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     """Predicted slow and measured fast: silence. Predicted fast and measured slow: a warning."""
     monkeypatch.setattr(tuning, "has_step", lambda *_: False)  # then the first of a race is what was chosen
     monkeypatch.setattr(tuning, "in_turns", lambda actions, **_: [seconds, *[4.0] * (len(actions) - 1)])
-    graph = tnmars.families.lowrank("linear", inputs=(256,), outputs=(256,), rank=4 if is_told else 250)
+    graph = tnmars.families.lowrank("linear", inputs=(256,), outputs=(256,), rank=4 if is_reported else 250)
     is_predicted = predicted(tnmars.compile(graph, batch=64, warn=False))["train"].ratio > 1.05
-    assert is_predicted != is_told
+    assert is_predicted != is_reported
     layer = tnmars.compile(graph, batch=64, tune=True)
     row = tnmars.summary(layer).layers[0]
     assert row.time_ratio == row.train_time_ratio == seconds / 4
     told = [str(one.message) for one in recwarn]
-    assert len(told) == is_told
-    assert not is_told or "is slower than torch's own at batch 64: inference 2.00 times (measured)" in told[0]
+    assert len(told) == is_reported
+    assert not is_reported or "is slower than torch's own at batch 64: inference 2.00 times (measured)" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class Dearer(tnmars.Mars):
         return super().charge(*given) * self.factor
 
 
-def test_selectors_with_settings_of_their_own_are_told_apart() -> None:
+def test_selectors_with_settings_of_their_own_are_distinguished() -> None:
     graph = tnmars.families.lowrank("linear", inputs=(6,), outputs=(6,), rank=4)
     layers = [tnmars.compile(graph, selector=Dearer(factor)) for factor in (1.0, 100.0)]
     together = tnmars.penalty(nn.Sequential(*layers))

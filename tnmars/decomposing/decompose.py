@@ -137,7 +137,7 @@ def decompose(
         error: The largest relative error. Ranks are as small as a sweep allows; a graph with cycles grows to it.
         energy: The share of the squared norm to keep, from 0 to 1.
         parameters: The maximum number of parameters of the cores. Slices with the largest weight per parameter stay.
-        metric: What errors matter; by default every entry counts alike. Targets then refer to the error in the metric.
+        metric: What errors matter; by default all entries count equally. Targets then refer to the error in the metric.
         seed: The seed of all random numbers. The global random state of torch is not changed.
         starts: The maximum number of random starts of a graph with cycles; fewer if they agree. By default 24, 36 for
             several terms, and 4 for more than 3,000 parameters.

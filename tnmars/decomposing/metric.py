@@ -228,7 +228,7 @@ def _channels(graph: Graph, matrix: Tensor) -> Factor:
 
 
 def _level(weight: Tensor, responses: Tensor) -> float:
-    """The mean square of an input, if inputs were independent and alike."""
+    """The mean square of an input, if inputs were independent and identically distributed."""
     norm = float(weight.double().square().sum())
     return float(responses.diagonal().sum()) / norm if norm > 0.0 else 1.0
 

@@ -23,7 +23,7 @@ def spectra(weight: Tensor, graph: Graph, metric: Metric | None = None) -> dict[
         weight: The dense weight in torch's layout.
         graph: A graph without cycles or hyperedges. For any other graph the values are the squared weights of the
             slices in the canonical form of a decomposition of the graph's own sizes.
-        metric: What errors matter; by default every entry counts alike.
+        metric: What errors matter; by default all entries count equally.
 
     Returns:
         For each bond its squared singular values.

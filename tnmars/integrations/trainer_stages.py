@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,12 +20,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError
-from tnmars.files import make_folder, read_json, write_text
+from tnmars.files import read_json, write_text
 from tnmars.interchange.labelled import library
 from tnmars.layer.module import layers
 from tnmars.models.calibration import as_is
 from tnmars.models.data import device_of
-from tnmars.shrinking.folder import restore_
+from tnmars.shrinking.folder import clear, link, restore_
 from tnmars.shrinking.optimizer import WithPrior, optimizer_for
 from tnmars.shrinking.rule import ShrinkWarning
 from tnmars.shrinking.saliency import Saliency
@@ -40,6 +38,8 @@ PATH = "tnmars_path"
 """The folder of the path, in the folder of Trainer and in each of its checkpoints."""
 STAGE = "stage.json"
 """The file of a checkpoint that says how far the stage is."""
+LOADED_TOGETHER = ("optimizer.pt", "scheduler.pt")
+"""The files of a checkpoint that Trainer loads if both are there."""
 WATCHED: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 """The hook of each model that waits for a checkpoint: that of its last callback."""
 
@@ -60,6 +60,13 @@ class PathOptimizer(WithPrior):
             self.loaded = state_dict
 
 
+class Unhooked:
+    """Stands for the path in a pickle of the model."""
+
+    def _keep(self, *_: Any) -> None:
+        pass
+
+
 class Walk:
     """What the callback does: stages of a path, each for its steps, with one optimizer and one scheduler."""
 
@@ -73,6 +80,14 @@ class Walk:
         self.loaded: dict[str, Tensor] = {}
         """What Trainer loaded from its checkpoint."""
         self._is_kept = False
+
+    def __deepcopy__(self, memo: object) -> Walk:
+        """A copy of the model has the hook of the original, which then does nothing."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle of the model has a hook that does nothing."""
+        return Unhooked, ()
 
     # --- the checkpoint ----------------------------------------------------------------------------------------------
 
@@ -90,6 +105,8 @@ class Walk:
 
     def _keep(self, module: nn.Module, state: dict[str, Any], *_: Any) -> None:
         """Keeps what is to be loaded. Compiled layers of other sizes stay as they are until the path has cut them."""
+        if module is not self.model:
+            return
         self.loaded |= state
         inside = tuple(f"{name}." if name else "" for name, _ in layers(module))
         own = {name: value for name, value in module.state_dict().items() if name.startswith(inside)}
@@ -104,9 +121,7 @@ class Walk:
         """Writes the path into a checkpoint of Trainer. Files that are there already are linked, not copied."""
         if self.stage is None:
             return
-        make_folder(folder)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(folder, target, copy_function=_link)
+        link(folder, target)
         write_text(target / STAGE, json.dumps({"stage": self.stage.number, "done": self.stage.done}) + "\n")
 
     # --- stages ------------------------------------------------------------------------------------------------------
@@ -114,12 +129,12 @@ class Walk:
     def begin(self, folder: Path | None) -> None:
         """Begins a path, or goes on with the stage in which training ended."""
         if self._is_kept:
-            text = "weights of other ranks were loaded into the model after Trainer was made."
+            text = "weights of other ranks were loaded into the model after the callback was made."
             raise TnmarsError(Problem(text, "Load them before, or train with resume_from_checkpoint=..."))
         self.loaded = {}
         if self.path is None:
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                clear(folder)
             self.path = Stages(self.model, checkpoint=folder, **self.options)
             self._next()
         elif self.path.is_finished:
@@ -132,12 +147,13 @@ class Walk:
             raise TnmarsError(Problem(text, "Make a new Trainer and a new callback with the model as it was first."))
         done = _done(source)
         given, schedule = self.optimizer.loaded, self.schedule.state_dict()
-        if given is None or not (source.parent / "optimizer.pt").is_file():
-            text = f"{source.parent}: has no state of the optimizer, so its stage cannot go on."
+        if given is None or not all((source.parent / name).is_file() for name in LOADED_TOGETHER):
+            text = f"{source.parent}: has no state of the optimizer and the scheduler, so its stage cannot go on."
             raise CheckpointError(Problem(text, "Train with save_only_model=False."))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(source, folder, copy_function=_link)
-        (folder / STAGE).unlink()
+        if not self.loaded:
+            text = "Trainer loaded the checkpoint before it had this callback."
+            raise TnmarsError(Problem(text, "Write Trainer(..., callbacks=[stages], optimizers=stages.optimizers)."))
+        link(source, folder)
         restore_(self.model, self.start.to(device_of(self.model)))
         self.path = Stages(self.model, checkpoint=folder, **self.options)
         if self.path.is_finished:
@@ -149,10 +165,18 @@ class Walk:
         if other or stage.number != done["stage"]:
             text = f"{source.parent}: its stage {done['stage']} has other ranks than the path gives now."
             raise CheckpointError(Problem(text, "Give the same model, settings and saliency."))
+        if done["done"] >= stage.steps:
+            raise _unreadable(source)
         self.model.load_state_dict(self.loaded, strict=False)
         self.optimizer.load_state_dict(given)
         self.schedule.load_state_dict(schedule)
         self.loaded, self._is_kept, stage.done = {}, False, done["done"]
+
+    @property
+    def steps_left(self) -> int | None:
+        """About how many steps are left to the smallest budget; None without a budget."""
+        left = None if self.path is None else self.path.steps_left
+        return left if left is None or self.stage is None else left - self.stage.done
 
     def _next(self) -> Stage:
         """Cuts the model; the optimizer and the scheduler become those of the new stage."""
@@ -193,23 +217,22 @@ class Walk:
         return False
 
 
-def _link(source: str, target: str) -> None:
-    """A second name of a file that is never changed, only replaced; a copy where the disk has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 def _done(source: Path) -> dict[str, int]:
     """How far a checkpoint is: the number of its stage, and the steps that were done. Raises `CheckpointError`."""
     try:
         found = read_json(source / STAGE)
-        return {name: int(found[name]) for name in ("stage", "done")}
+        done = {name: found[name] for name in ("stage", "done")}
     except (OSError, ValueError, LookupError, TypeError):
-        text = f"{source / STAGE}: cannot be read, so the path cannot go on."
-        fix = "Continue from a checkpoint in output_dir that was written with this callback, or train from the start."
-        raise CheckpointError(Problem(text, fix)) from None
+        raise _unreadable(source) from None
+    if not all(type(value) is int and value >= 0 for value in done.values()):
+        raise _unreadable(source)
+    return done
+
+
+def _unreadable(source: Path) -> CheckpointError:
+    text = f"{source / STAGE}: cannot be read, so the path cannot go on."
+    fix = "Continue from a checkpoint in output_dir that was written with this callback, or train from the start."
+    return CheckpointError(Problem(text, fix))
 
 
 def _check(args: Any, model: Any, optimizer: Any, walk: Walk) -> None:
@@ -267,8 +290,9 @@ def trainer_stages(
         `tnmars.Stages` once training has begun, and `stages.path.curve` has all points.
 
     Raises:
-        TnmarsError: transformers is not installed. When training begins: what `tnmars.Stages` raises; or Trainer has
-            another optimizer or model, uses several devices or `load_best_model_at_end`.
+        TnmarsError: transformers is not installed, or no parameter of the model requires a gradient. When training
+            begins: what `tnmars.Stages` raises; or Trainer has another optimizer or model, uses several devices or
+            `load_best_model_at_end`.
 
     Example:
         >>> import tnmars
@@ -281,6 +305,9 @@ def trainer_stages(
     """
     check_arguments(trainer_stages, locals(), ("train_samples", "settings"))
     train_samples = check_samples(train_samples, "train_samples")
+    if not any(value.requires_grad for value in model.parameters()):
+        text = "no parameter of the model requires a gradient: there is nothing to train."
+        raise TnmarsError(Problem(text, "Give a model with compiled layers, or call model.requires_grad_()."))
     base: Any = library("transformers", "transformers").TrainerCallback
     options = {
         "budget": budget,
@@ -292,6 +319,8 @@ def trainer_stages(
         "start": start,
     }
     walk = Walk(model, evaluate, options)
+    if model not in WATCHED:
+        walk.watch()
 
     class StagesCallback(base):  # type: ignore[misc]
         """Follows a path."""
@@ -315,7 +344,7 @@ def trainer_stages(
                 walk.resume(folder, _checkpoint(args, state))
             else:
                 walk.begin(None if args.save_strategy == "no" else folder)
-            left, steps = walk.path.steps_left if walk.path else None, state.max_steps - state.global_step
+            left, steps = walk.steps_left, state.max_steps - state.global_step
             if left is not None and left > steps:
                 text = f"the path takes about {left:,} steps, but training ends after {steps:,}: set max_steps."
                 warnings.warn(text, ShrinkWarning, stacklevel=2)

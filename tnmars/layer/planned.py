@@ -176,7 +176,7 @@ def _given(ctx: Any, slope: Tensor) -> Given:
         if value._version != version:
             raise RuntimeError("a tensor that gradients of gradients depend on was modified by an inplace operation")
         values[at] = value
-    blank = torch.zeros((), dtype=slope.dtype, device=slope.device)
+    blank = torch.zeros((), dtype=slope.dtype, device=slope.device, requires_grad=True)
     return tuple(values[at] if at in values else blank.expand(shape) for at, shape in enumerate(ctx.shapes))
 
 
@@ -186,7 +186,7 @@ def _repeated(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
     with torch.enable_grad():
         # each is a value of its own: a core may be in two places, or in the history of an input
         given = [
-            value if not is_needed else value.view_as(value) if is_deep and value.requires_grad else _leaf(value)
+            value if not is_needed else value.view_as(value) if value.requires_grad else _leaf(value)
             for value, is_needed in zip(_given(ctx, slope), needs, strict=True)
         ]
         leaves = [value for value, is_needed in zip(given, needs, strict=True) if is_needed]

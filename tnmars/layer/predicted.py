@@ -29,9 +29,9 @@ def predicted(layer: TNModule) -> dict[str, Comparison]:
     found = {}
     for mode in MODES:
         form = layer.plan(mode, batch)
-        told = against_dense(layer.graph, form, batch, planner.model, grad=mode == "train", image=planner.image)
-        if told is not None:
-            found[mode] = told
+        comparison = against_dense(layer.graph, form, batch, planner.model, grad=mode == "train", image=planner.image)
+        if comparison is not None:
+            found[mode] = comparison
     return found
 
 
@@ -50,11 +50,11 @@ def warn_if_slower(layer: TNModule, level: int, measured: Mapping[str, float]) -
 
 
 def _slower_text(layer: TNModule, measured: Mapping[str, float]) -> str:
-    """What is told of a layer; empty if it is not slower."""
+    """The warning about a layer; empty if it is not slower."""
     graph = layer.graph
-    ratios = {mode: (told.ratio, _seconds(told)) for mode, told in predicted(layer).items()}
+    ratios = {mode: (comparison.ratio, _seconds(comparison)) for mode, comparison in predicted(layer).items()}
     ratios |= {mode: (ratio, "measured") for mode, ratio in measured.items()}
-    slow = {mode: told for mode, told in ratios.items() if told[0] > SLOWER}
+    slow = {mode: entry for mode, entry in ratios.items() if entry[0] > SLOWER}
     if not slow:
         return ""
     names = {"infer": "inference", "train": "training"}
@@ -72,5 +72,5 @@ def _slower_text(layer: TNModule, measured: Mapping[str, float]) -> str:
     )
 
 
-def _seconds(told: Comparison) -> str:
-    return f"{duration(told.seconds)} against {duration(told.dense_seconds)}"
+def _seconds(comparison: Comparison) -> str:
+    return f"{duration(comparison.seconds)} against {duration(comparison.dense_seconds)}"

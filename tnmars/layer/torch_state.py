@@ -71,7 +71,7 @@ def passed_over(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 def is_exported() -> bool:
-    """Whether `torch.export` traces. In torch 2.7, `torch.compiler.is_exporting()` is true under compile as well."""
+    """Whether `torch.export` traces. In torch 2.10, `torch.compiler.is_exporting()` is true under compile as well."""
     return torch.compiler._is_exporting_flag
 
 

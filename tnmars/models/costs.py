@@ -73,8 +73,8 @@ class Setting:
         macs, ms = 0, 0.0
         for site, use in self._layers:
             macs += use.macs
-            told = self._planned(seen_by(graph, site.layer), use)[1]
-            ms += 1e3 * _times(use, told) * told.dense_seconds if use.ms is None else use.ms
+            explained = self._planned(seen_by(graph, site.layer), use)[1]
+            ms += 1e3 * _times(use, explained) * explained.dense_seconds if use.ms is None else use.ms
         return Cost(prod(self.sites[0].layer.shape), macs, ms)
 
     def decomposed(self, graph: Graph) -> Cost:
@@ -82,9 +82,9 @@ class Setting:
         macs, ms = 0.0, 0.0
         for at, (site, use) in enumerate(self._layers):
             seen = seen_by(graph, site.layer)
-            form, told = self._planned(seen, use)
-            macs += _times(use, told) * total(measure(form, batch=use.rows)).macs
-            ms += _times(use, told) * self._ms(seen, use, at) + self._extra(seen, use, told, at)
+            form, explained = self._planned(seen, use)
+            macs += _times(use, explained) * total(measure(form, batch=use.rows)).macs
+            ms += _times(use, explained) * self._ms(seen, use, at) + self._extra(seen, use, explained, at)
         return Cost(sum(prod(shape) for shape in graph.cores.values()), round(macs), ms)
 
     @property
@@ -104,7 +104,7 @@ class Setting:
             self.timed[graph, at] = 1e3 * _measured(graph, frozen, use)
         return self.timed[graph, at]
 
-    def _extra(self, graph: Graph, use: Use, told: Explained, at: int) -> float:
+    def _extra(self, graph: Graph, use: Use, explained: Explained, at: int) -> float:
         """Milliseconds that a layer takes within the model beyond those of its operations alone.
 
         These are calls of modules, and tensors that are not in the cache: inputs and outputs, which are the same for
@@ -112,7 +112,7 @@ class Setting:
         """
         if use.ms is None:
             return 0.0
-        alone = 1e3 * told.dense_seconds
+        alone = 1e3 * explained.dense_seconds
         if self.tune:
             if (None, at) not in self.timed:
                 self.timed[None, at] = 1e3 * _measured_dense(graph, use)
@@ -120,12 +120,12 @@ class Setting:
         moved = [
             use.numbers + use.calls * size for size in (sum(map(prod, graph.cores.values())), prod(graph.dense_shape))
         ]
-        return max(0.0, use.ms - _times(use, told) * alone) * moved[0] / max(1, moved[1])
+        return max(0.0, use.ms - _times(use, explained) * alone) * moved[0] / max(1, moved[1])
 
 
-def _times(use: Use, told: Explained) -> float:
+def _times(use: Use, explained: Explained) -> float:
     """How many calls with the rows and the square image that were planned all calls in a pass are worth."""
-    return use.macs / told.dense_macs if use.macs and told.dense_macs else float(use.calls)
+    return use.macs / explained.dense_macs if use.macs and explained.dense_macs else float(use.calls)
 
 
 def _measured(graph: Graph, form: Form, use: Use) -> float:

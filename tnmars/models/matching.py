@@ -108,8 +108,8 @@ def match_(
             are divided by 4.
         hidden: Names of modules of both models whose outputs are matched too, such as `"layer2"`.
         loss: `"mse"`: the squared error of the output and of each hidden state, each relative to its mean square in
-            the dense model. Or a function of a tensor of the small model and one of the dense model; for outputs and
-            hidden states alike.
+            the dense model. Or a function of a tensor of the small model and one of the dense model, which is used for
+            outputs and hidden states.
         held_out: The share of the data that is held out, or held-out data. A loader of torch is split by samples,
             anything else by batches. Held-out data take at most 256 MB.
         batch: The batch size, if `data` is one tensor with all samples.

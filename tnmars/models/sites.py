@@ -36,7 +36,7 @@ class Site:
 
 
 def sites(model: nn.Module) -> tuple[dict[str, Site], dict[str, str]]:
-    """The weights of a model that can be decomposed, by name, and why others that look alike cannot."""
+    """The weights of a model that can be decomposed, by name, and why others that look similar cannot."""
     found: dict[str, Site] = {}
     refused: dict[str, str] = {}
     names: dict[nn.Module, list[str]] = {}

@@ -148,7 +148,7 @@ LONG_NAMES = {"@@b": "batch", "@@n": "tokens"}
 
 
 def names(labels: Labels, taken: frozenset[str] = frozenset()) -> str:
-    """Labels as the user wrote them, without the marks of data axes and terms; told apart from edges of that name.
+    """Labels as the user wrote them, without the marks of data axes and terms; distinct from edges of that name.
 
     >>> names(("@@b", "r")), names(("@@b", "b"), taken=frozenset(["b"]))
     ('b r', 'batch b')

@@ -80,7 +80,7 @@ def explain(
     steps = tuple(_row(entry, entry.instruction.out in folded, taken) for entry in rows)
     work = total(measure(form, batch=batch))
     dense_work, dense_seconds = _dense(graph, batch, model, grad, image)
-    told = against_dense(graph, form, batch, model, grad=grad, image=image)
+    comparison = against_dense(graph, form, batch, model, grad=grad, image=image)
     return Explained(
         batch=batch,
         form=form.name,
@@ -91,7 +91,7 @@ def explain(
         seconds=estimate(form, model, grad=grad, batch=batch),
         dense_seconds=dense_seconds,
         steps=steps,
-        time_ratio=told.ratio if told else None,
+        time_ratio=comparison.ratio if comparison else None,
         is_planned=form.is_planned,
         kept=kept_bytes(form, ITEM),
     )

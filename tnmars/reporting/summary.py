@@ -171,7 +171,7 @@ def _layer(name: str, layer: TNModule, held: set[int]) -> LayerSummary:
     left = _sizes_left(graph, live)
     shared = {core for core, value in parameters.items() if id(value) in held}
     macs = int(evaluate(layer.mac_terms(), sizes))
-    times = {mode: told.ratio for mode, told in predicted(layer).items()} | measured_ratios(layer)
+    times = {mode: comparison.ratio for mode, comparison in predicted(layer).items()} | measured_ratios(layer)
     form = layer.plan("train", layer.nominal) if graph.terms else None
     step = form if form is not None and form.is_planned else None
     return LayerSummary(

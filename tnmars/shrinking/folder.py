@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tnmars.errors import CheckpointError, Problem
+from tnmars.errors import CheckpointError, Problem, TnmarsError
 from tnmars.files import make_folder, read_json, write_text
 from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.module import layers
@@ -108,3 +110,36 @@ def read_table(folder: str | Path) -> dict[str, Any] | None:
     if version != VERSION:
         raise CheckpointError(f"{path}: has version {version!r}, but this tnmars reads version {VERSION}.")
     return table
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """All files of the path in a folder; other files do not count."""
+    own = [Path(folder) / TABLE, Path(folder) / START, *Path(folder).glob("stage-*.safetensors")]
+    return [path for path in own if path.is_file()]
+
+
+def clear(folder: str | Path) -> None:
+    """Removes the path in a folder. Other files stay. Raises `TnmarsError`."""
+    try:
+        for path in files_of(folder):
+            path.unlink()
+    except OSError as error:
+        raise TnmarsError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Makes the path in `target` that in `source`, without copies of its files. Raises `TnmarsError`."""
+    clear(make_folder(target))
+    try:
+        for path in files_of(source):
+            _link(path, Path(target) / path.name)
+    except OSError as error:
+        raise TnmarsError(f"{target}: cannot be written: {error.strerror or error}.") from None
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name of a file that is never changed, only replaced; a copy where the disk has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

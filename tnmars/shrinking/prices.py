@@ -114,9 +114,9 @@ class Prices:
             use = self.uses[name]
             if use.rows and graph.terms:
                 form = self._form(name, graph)
-                told = explain(graph, form, use.rows, self.layers[name].planner.model, image=use.image)
-                macs += use.calls * told.dense_macs
-                ms += use.calls * 1e3 * told.dense_seconds
+                explained = explain(graph, form, use.rows, self.layers[name].planner.model, image=use.image)
+                macs += use.calls * explained.dense_macs
+                ms += use.calls * 1e3 * explained.dense_seconds
         return Cost(parameters, macs, ms)
 
     def of(self, cost: Cost, unit: str) -> float:

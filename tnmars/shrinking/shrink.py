@@ -270,7 +270,7 @@ class _Run:
         self.model.train()
         for module in self.still:
             module.training = False
-        trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # anew: parameters have changed
+        trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
             value = self.loss(call(trained, inputs), _to(target, self.device))
             self._check(value, stage, step)
