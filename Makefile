@@ -43,11 +43,13 @@ newest:
 	.newest/bin/python $(TESTING) $(TESTS)
 
 # The tests against other libraries (transformers, Accelerate, Lightning, torchao, tensorly, tednet, quimb), which skip
-# where one is missing. Here they are installed, and one that is missing is an error.
+# where one is missing. Here they are installed, and one that is missing is an error. The trained MobileNetV2 is in a
+# package of npm: `npm pack nsfwjs@4.3.0`, then `make foreign TNMARS_NSFWJS=the file`.
+FOREIGN := tests/integrations tests/interchange tests/models/test_mobile_networks.py tests/test_arguments.py
 foreign:
 	test -x .foreign/bin/python || $(PYTHON) -m venv .foreign
 	.foreign/bin/python -m pip install --quiet -c constraints.txt -e '.[foreign]'
-	TNMARS_FOREIGN=1 HF_HUB_OFFLINE=1 .foreign/bin/python $(TESTING) tests/integrations tests/interchange tests/test_arguments.py
+	TNMARS_FOREIGN=1 HF_HUB_OFFLINE=1 .foreign/bin/python $(TESTING) $(FOREIGN)
 
 # The wheel, in an empty environment and away from this folder, runs the demo.
 wheel:

@@ -10,7 +10,7 @@ import torch
 
 from tnmars import spec
 from tnmars.arguments import check_arguments, own, shown
-from tnmars.errors import TnmarsError
+from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.init import place
@@ -104,6 +104,10 @@ def compile(
     if options:
         merged = {**dict(declared.options), **options}
         declared = replace(declared, options=tuple(merged.items()))  # type: ignore[arg-type]
+    is_complex = dtype is not None and dtype.is_complex
+    if is_complex and dict(declared.options).get("mode") == "max":
+        text = f"the layer has mode 'max' and dtype {dtype}, but complex numbers have no order."
+        raise TnmarsError(Problem(text, "Take mode 'sum' or 'mean', or real numbers."))
     if memory_format not in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
         raise TnmarsError(
             f"memory_format is {memory_format}, but must be torch.contiguous_format or torch.channels_last."
@@ -111,7 +115,7 @@ def compile(
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
     kind = torch.device(device or torch.get_default_device()).type
-    costs = replace(model or machine_model(kind), parts=2 if dtype is not None and dtype.is_complex else 1)
+    costs = replace(model or machine_model(kind), parts=2 if is_complex else 1)
     planner = Planner(declared, costs, batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:

@@ -60,6 +60,11 @@ def test_check_says_that_a_file_is_fine(capfd: Printed) -> None:
     assert printed.out == (
         f"{TT}: ok, linear tt-linear: 784 -> 625; 4 cores, 23,100 parameters, 21.21x smaller than dense\n"
     )
+    assert cli.run(["check", str(spec("uniform_ring_linear"))]) == 0
+    assert "; 1 core in 4 places, 1,024 parameters," in capfd.readouterr().out
+    assert cli.run(["show", str(spec("uniform_ring_linear")), "--json"]) == 0
+    cores = json.loads(capfd.readouterr().out)["terms"][0]["cores"]
+    assert [core.get("tied") for core in cores.values()] == [None, "G1", "G1", "G1"]
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Printed) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_show_and_plan_of_a_model(model: Path, tmp_path: Path, capfd: Printed) -
     assert {entry["layer"] for entry in json.loads(capfd.readouterr().out.partition("\n")[2])} == {"a", "b"}
     assert cli.run(["plan", str(model), "--layer", "nope"]) == 2
     assert "has no layer 'nope'; its layers: a, b." in " ".join(capfd.readouterr().err.split())
+
+
+def test_plan_counts_the_bytes_of_the_numbers(tmp_path: Path, capfd: Printed) -> None:
+    def written(file: Path) -> int:
+        assert cli.run(["plan", str(file), "--batch", "8", "--json"]) == 0
+        return json.loads(capfd.readouterr().out)[0]["steps"][-1]["written"]
+
+    for dtype, item in ((torch.float32, 4), (torch.float64, 8), (torch.complex64, 8), (torch.complex128, 16)):
+        tnmars.save(tnmars.compile(SECOND, dtype=dtype), tmp_path / "model")
+        assert written(tmp_path / "model") == item * 8 * 3
+    (term,) = SECOND.terms
+    conjugated = replace(SECOND, terms=(replace(term, cores=(replace(term.cores[0], conj=True), term.cores[1])),))
+    for graph, item in ((SECOND, 4), (conjugated, 8)):
+        tnmars.save_spec(graph, tmp_path / "spec.yaml")
+        assert written(tmp_path / "spec.yaml") == item * 8 * 3
 
 
 def test_diff_of_models_and_of_a_model_with_a_spec(model: Path, tmp_path: Path, capfd: Printed) -> None:

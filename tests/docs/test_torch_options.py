@@ -52,7 +52,11 @@ CASES: dict[tuple[str, str], list[Callable[[], object]]] = {
     ("EmbeddingBag", "norm_type"): [table(max_norm=1.0, norm_type=0.5, mode="sum")],
     ("Embedding", "max_norm"): [adapted(nn.Embedding(9, 4, max_norm=1.0))],
     ("EmbeddingBag", "max_norm"): [adapted(nn.EmbeddingBag(9, 4, max_norm=1.0))],
-    ("EmbeddingBag", "mode"): [adapted(nn.EmbeddingBag(9, 4, mode="max"))],
+    ("EmbeddingBag", "mode"): [
+        adapted(nn.EmbeddingBag(9, 4, mode="max")),
+        table(mode="max", dtype=torch.complex64),
+        dense(nn.EmbeddingBag(9, 4, mode="max", dtype=torch.complex64)),
+    ],
     ("EmbeddingBag", "scale_grad_by_freq"): [table(mode="max", scale_grad_by_freq=True)],
     ("Bilinear", "Bilinear"): [dense(nn.Bilinear(3, 3, 3))],
     ("any", "parametrized"): [

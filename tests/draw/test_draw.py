@@ -245,6 +245,27 @@ def test_core_tooltip_has_shape_and_count() -> None:
     assert "A1: r0 20 x r1 21 x i1 3 x o1 4, 5,040 parameters" in tips
 
 
+def _one_term(cores: tuple[Core, ...]) -> Term:
+    return Term("first", (Edge("r", 3),), cores)
+
+
+def test_ties_and_conjugates_are_marked() -> None:
+    chain = (Core("A", ("i", "r")), Core("B", ("j", "r"), tied="A", conj=True))
+    star = (Core("A", ("i", "r")), Core("B", ("j", "r"), conj=True), Core("C", ("k", "r"), tied="A"))
+    two = (Core("C", ("i", "r")), Core("D", ("j", "r"), tied="first.A"))
+    modes = tuple(Edge(name, 4, Role.FREE) for name in "ijk")
+    for cores, marked in ((chain, {"B": "B* = A"}), (star, {"B": "B*", "C": "C = A"})):
+        graph = Graph("tensor", modes[: len(cores)], (_one_term(cores),))
+        for name, label in marked.items():
+            assert f">{label}</text>" in svg(graph)
+            assert f'"first.core.{name}" [label="{label.replace(" ", "")}"];' in dot(graph)
+            for width in (80, 12):
+                assert label.replace(" ", "") in terminal(graph, width)
+    assert "B: j 4 x r 3, the numbers of A, conjugate" in svg(Graph("tensor", modes[:2], (_one_term(chain),)))
+    terms = tuple(Term(name, (Edge("r", 3),), cores) for name, cores in (("first", chain), ("second", two)))
+    assert ">D = first.A</text>" in svg(Graph("tensor", modes[:2], terms))
+
+
 def test_title_and_legend() -> None:
     picture = svg(path(3))
     shown = [text_of(text) for text in elements(picture, "text")]

@@ -709,6 +709,9 @@ TRACED = {
     "skipped": SKIPPED,
     "bags": replace(SKIPPED, options=(("mode", "mean"), ("padding_idx", 7))),
     "sums": replace(SKIPPED, options=(("mode", "sum"),)),
+    "limited": replace(SKIPPED, options=(("mode", "max"), ("max_norm", 0.5))),
+    "counted": replace(SKIPPED, options=(("max_norm", 0.5), ("scale_grad_by_freq", True))),
+    "counted bags": replace(SKIPPED, options=(("mode", "mean"), ("scale_grad_by_freq", True))),
 }
 
 

@@ -115,8 +115,14 @@ def test_rows_of_a_complex_table_are_weighed_by_how_often_they_are_taken() -> No
 
 
 def test_complex_rows_have_no_largest() -> None:
+    with pytest.raises(tnmars.TnmarsError) as raised:
+        tnmars.Embedding(12, 4, family="cp", rank=3, dtype=torch.complex64, mode="max")
+    assert str(raised.value) == (
+        "the layer has mode 'max' and dtype torch.complex64, but complex numbers have no order.\n"
+        "  Take mode 'sum' or 'mean', or real numbers."
+    )
     for index, more in ((torch.tensor([[1, 2]]), {}), (torch.tensor([1, 2]), {"offsets": torch.tensor([0])})):
-        layer = tnmars.Embedding(12, 4, family="cp", rank=3, dtype=torch.complex64, mode="max")
+        layer = tnmars.Embedding(12, 4, family="cp", rank=3, mode="max").to(torch.complex64)
         with pytest.raises(tnmars.ShapeError, match="need numbers that have an order"):
             layer(index, **more)
 

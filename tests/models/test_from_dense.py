@@ -148,6 +148,7 @@ class Own(nn.Linear):
 
 MISTAKES = {
     "no layer": (lambda: tnmars.from_dense(nn.ReLU(), ranks=2), "ReLU cannot be decomposed: it must be a Linear"),
+    "another layer": (lambda: tnmars.from_dense(nn.GRU(4, 4), ranks=2), "for one weight of another module tnmars.para"),
     "groups": (
         lambda: tnmars.from_dense(nn.Conv2d(8, 8, 3, groups=2), oracle.spec("grouped_conv")),
         "weight of shape (8, 4, 3, 3) in 2 groups",

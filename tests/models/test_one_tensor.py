@@ -107,6 +107,36 @@ def test_a_slice_and_its_gradients_are_those_of_the_tensor(family: str) -> None:
         assert oracle.error(model[1].weight, tensor.dense()[1, :6, :4]) <= EXACT
 
 
+TIED = {
+    "the core of the layers": "cores: {A: [l, r], B: [o, r], C: [i, r]}\ntied: {B: A}",
+    "a core that is tied to another": "cores: {B: [o, r], A: [l, r], C: [i, r]}\ntied: {A: B}",
+    "two bonds in one": "cores: {A: [r, l, s], B: [s, o, r], C: [r, i, s]}\ntied: {B: A}",
+    "other cores": "cores: {A: [l, r], B: [r, i, s], C: [s, o, t], D: [t]}\ntied: {C: B}",
+}
+
+
+@pytest.mark.parametrize("cores", TIED.values(), ids=TIED)
+def test_cores_in_several_places(cores: str) -> None:
+    bonds = ", ".join(f"{bond}: 4" for bond in "rst" if bond in cores.replace("cores", "").replace("tied", ""))
+    sizes = "{l: 3, o: 3, i: 3}"
+    graph = tnmars.loads(f"tnmars: 1\nkind: tensor\nmodes: {{free: {sizes}}}\nbonds: {{{bonds}}}\n{cores}")
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))).double()
+    tensor = tnmars.tie_(model, "*", graph, selector=tnmars.Mars())
+    with torch.no_grad():
+        for logits in tensor.logits():
+            logits.copy_(torch.linspace(3.0, -2.0, len(logits)))
+    values = [*tensor.cores.parameters(), *tensor.logits()]
+    for at, layer in enumerate(model):
+        one, two = layer.weight, tensor.dense()[at]
+        assert oracle.error(one, two) <= EXACT
+        for found, right in zip(*(torch.autograd.grad(v.sin().sum(), values) for v in (one, two)), strict=True):
+            assert oracle.error(found, right) <= EXACT
+    whole = tensor.eval().dense()
+    small = tnmars.prune(model.eval())
+    assert sum(map(torch.numel, small.parameters())) < sum(map(torch.numel, model.parameters()))
+    assert oracle.error(torch.stack([layer.weight for layer in small]), whole) <= EXACT
+
+
 def test_cores_to_begin_with() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     stack = torch.stack([layer.weight.detach() for layer in model])

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from tnmars.errors import Problem, SpecError, listing, nearest, plural, render
-from tnmars.graph import Graph
+from tnmars.graph import Core, Graph, Term
 from tnmars.graph.counts import count
 from tnmars.spec.nodes import MAX_BYTES
 from tnmars.spec.reader import Spec, read, read_file
@@ -175,9 +175,10 @@ def _print_check(file: str, spec: Spec, warnings: list[Problem], strict: bool) -
 
 def _sentence(graph: Graph) -> str:
     numbers = count(graph)
-    cores = sum(len(term.cores) for term in graph.terms)
+    places = sum(len(term.cores) for term in graph.terms)
+    cores = plural(len(graph.cores), "core") + (f" in {places:,} places" if places > len(graph.cores) else "")
     head = str(graph).splitlines()[0]
-    return f"{head}; {plural(cores, 'core')}, {plural(numbers.cores, 'parameter')}, {numbers.sentence}"
+    return f"{head}; {cores}, {plural(numbers.cores, 'parameter')}, {numbers.sentence}"
 
 
 def _check_data(file: str, spec: Spec, warnings: list[Problem], strict: bool) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def _incidence(graph: Graph) -> dict[str, Any]:
         terms.append(
             {
                 "name": term.name,
-                "cores": {core.name: {"edges": core.edges, "shape": graph.shape(term, core)} for core in term.cores},
+                "cores": {core.name: _core(graph, term, core) for core in term.cores},
                 "bonds": {
                     bond.name: {
                         "size": bond.size,
@@ -302,6 +303,11 @@ def _incidence(graph: Graph) -> dict[str, Any]:
         )
     modes = {mode.name: {"size": mode.size, "role": str(mode.role)} for mode in graph.modes}
     return {"name": graph.name, "kind": graph.kind, "modes": modes, "terms": terms}
+
+
+def _core(graph: Graph, term: Term, core: Core) -> dict[str, Any]:
+    data: dict[str, Any] = {"edges": core.edges, "shape": graph.shape(term, core)}
+    return data | ({"tied": core.tied} if core.tied else {}) | ({"conj": True} if core.conj else {})
 
 
 @click.command(epilog="Example: tnmars schema > tnmars.schema.json")

@@ -51,7 +51,7 @@ def _term(graph: Graph, term: Term) -> Iterator[str]:
         return _quoted(f"{term.name}.core.{name}")
 
     for part in term.cores:
-        yield f"{core(part.name)} [label={_quoted(part.name)}];"
+        yield f"{core(part.name)} [label={_quoted(part.label)}];"
     for bond in term.bonds:
         label, joined = _quoted(f"{bond.name} {bond.size}"), ends[bond.name]
         style = ', style="dashed"' if bond.size == 1 else ""

@@ -13,6 +13,7 @@ from tnmars.draw.place import Board, Box
 from tnmars.draw.shapes import Pixel
 from tnmars.draw.stress import Point
 from tnmars.draw.text import shorten, text_width
+from tnmars.graph.parts import Core
 
 CORE_HIGH, CORE_FONT, LABEL_FONT, DOT_RADIUS = 40, 14, 12, 5
 LONGEST_NAME = 18
@@ -65,6 +66,16 @@ class Leg:
     start: Pixel
     end: Pixel
     label: Label
+
+
+def core_label(core: Core) -> str:
+    """The name of a core as shown, with a star for a conjugate, and with the core whose tensor it is.
+
+    >>> core_label(Core("A", ("i",))), core_label(Core("B", ("j",), tied="A", conj=True))
+    ('A', 'B* = A')
+    """
+    shown = shorten(core.name, LONGEST_NAME) + "*" * core.conj
+    return f"{shown} = {shorten(core.tied, LONGEST_NAME)}" if core.tied else shown
 
 
 def _label(name: str, size: int) -> Label:

@@ -30,7 +30,7 @@ def plane(view: View, placed: Layout, part: Sequence[str], width: int) -> Canvas
     points = {f"core {name}": placed.cores[name] for name in part}
     points |= {f"dot {name}": placed.dots[name] for name in dots}
     number = {name: at for at, name in enumerate(view.web.cores)}
-    tokens = {f"core {name}": [(name, CORE), *_modes(view, number[name])] for name in part}
+    tokens = {f"core {name}": [view.token(number[name]), *_modes(view, number[name])] for name in part}
     tokens |= {f"dot {name}": [(DOT, CORE), (view.tag(name), BOND)] for name in dots}
     left, top = (min(point[k] for point in points.values()) for k in (0, 1))
     wide = max(point[0] for point in points.values()) - left

@@ -15,13 +15,13 @@ from tnmars.draw.labels import (
     CORE_FONT,
     CORE_HIGH,
     DOT_RADIUS,
-    LONGEST_NAME,
     ON_CORE,
     ON_DOT,
     ON_LINE,
     Label,
     Leg,
     Stroke,
+    core_label,
     place_bond,
     place_dot,
     place_leg,
@@ -30,7 +30,7 @@ from tnmars.draw.layout import Layout, Line, layout
 from tnmars.draw.place import Board, Box
 from tnmars.draw.shapes import Pixel
 from tnmars.draw.stress import Point
-from tnmars.draw.text import shorten, text_width
+from tnmars.draw.text import text_width
 from tnmars.graph import Graph, Term
 
 _UNIT = 96.0
@@ -72,12 +72,13 @@ def scene(graph: Graph, term: Term, widths: Mapping[str, float] | None = None) -
     placed = layout(graph, term)
     sizes = graph.sizes(term)
     widths = widths or {}
+    wide = {core.name: text_width(core_label(core), CORE_FONT) for core in term.cores}
     parts = len(placed.cores) + len(placed.lines) + len(placed.legs)
     large = parts > _LARGE
     tries, growth = (1, 1.3) if large else (14, 1.08) if parts < _LARGE // 5 else (6, 1.2)
     best, best_cost = None, 0.0
     for step in range(60):
-        attempt = _attempt(placed, sizes, widths, _UNIT * growth**step, 1 if large else 8)
+        attempt = _attempt(placed, sizes, widths, wide, _UNIT * growth**step, 1 if large else 8)
         cost = attempt.cost + _GROWN * step
         if best is None or cost < best_cost:
             best, best_cost = attempt, cost
@@ -89,10 +90,15 @@ def scene(graph: Graph, term: Term, widths: Mapping[str, float] | None = None) -
     return best
 
 
-def _attempt(placed: Layout, sizes: Mapping[str, int], widths: Mapping[str, float], unit: float, places: int) -> Scene:
-    """Everything at one scale."""
-    shown = {name: shorten(name, LONGEST_NAME) for name in placed.cores}
-    wide = {name: text_width(text, CORE_FONT) for name, text in shown.items()}
+def _attempt(
+    placed: Layout,
+    sizes: Mapping[str, int],
+    widths: Mapping[str, float],
+    wide: Mapping[str, int],
+    unit: float,
+    places: int,
+) -> Scene:
+    """Everything at one scale; `wide` are the widths of the cores' labels."""
     # Cores are circles of one size if their names are short, and long boxes otherwise.
     high = max(CORE_HIGH, max(wide.values()) + 14)
     high = high if high <= 1.3 * CORE_HIGH else CORE_HIGH

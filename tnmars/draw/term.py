@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2, prod
 
-from tnmars.draw.labels import CORE_FONT, DOT_RADIUS, LABEL_FONT, LONGEST_NAME, Label
+from tnmars.draw.labels import CORE_FONT, DOT_RADIUS, LABEL_FONT, Label, core_label
 from tnmars.draw.look import Look
 from tnmars.draw.scene import Scene
 from tnmars.draw.shapes import Disc, Group, Path, Pill, Run, Shape, Words, straight, words
-from tnmars.draw.text import shorten
 from tnmars.errors import plural
 from tnmars.graph import Graph, Term
 from tnmars.graph.parts import Edge
@@ -69,10 +68,11 @@ def _cores(graph: Graph, term: Term, drawn: Scene) -> Iterator[Group]:
         box = drawn.cores[core.name]
         shape = [sizes[edge] for edge in core.edges]
         pairs = " x ".join(f"{edge} {size:,}" for edge, size in zip(core.edges, shape, strict=True)) or "scalar"
-        tip = f"{core.name}: {pairs}, {plural(prod(shape), 'parameter')}{', conjugate' if core.conj else ''}"
+        own = f"the numbers of {core.tied}" if core.tied else plural(prod(shape), "parameter")
+        tip = f"{core.name}: {pairs}, {own}{', conjugate' if core.conj else ''}"
         corner = box.x - box.wide // 2, box.y - box.high // 2
         pill = Pill("core", *corner, box.wide, box.high, box.high // 2)
-        name = words("name", box.x, box.y + CORE_FONT // 3 + 1, shorten(core.name, LONGEST_NAME))
+        name = words("name", box.x, box.y + CORE_FONT // 3 + 1, core_label(core))
         yield Group((pill, name), tip=tip, data=(("data-core", core.name),))
 
 

@@ -85,9 +85,7 @@ def _listing(seen: View, vertices: Sequence[int], width: int) -> Canvas:
             if end in inside:
                 ends.setdefault(bond, {})[seen.web.cores[end]] = None
                 edges[end][bond] = None
-    by_core = [
-        ((seen.web.cores[at], CORE), [*seen.tags(at), *((seen.tag(bond), BOND) for bond in edges[at])]) for at in cores
-    ]
+    by_core = [(seen.token(at), [*seen.tags(at), *((seen.tag(bond), BOND) for bond in edges[at])]) for at in cores]
     by_bond = [((seen.tag(bond), BOND), [(core, CORE) for core in joined]) for bond, joined in ends.items()]
     return beside(
         [_table(rows, title, width) for title, rows in (("cores", by_core), ("bonds", by_bond)) if rows], width

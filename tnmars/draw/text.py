@@ -8,7 +8,7 @@ from unicodedata import east_asian_width
 from tnmars.graph import Graph
 
 ELLIPSIS = "…"
-_NARROW, _SLIM, _WIDE = frozenset("ijlI.,:;'|! "), frozenset('frt()[]{}-/\\"_'), frozenset("mwMW%@…→")
+_NARROW, _SLIM, _WIDE = frozenset("ijlI.,:;'|! "), frozenset('frt()[]{}-/\\"_'), frozenset("mwMW%@…→=")
 
 
 def shorten(text: str, limit: int) -> str:

@@ -25,14 +25,16 @@ class View:
     modes: tuple[tuple[str, ...], ...]
     shared: frozenset[str]
     joins: dict[tuple[int, int], tuple[str, ...]]
+    labels: tuple[str, ...]
+    """Of the cores: their names, with a star for a conjugate, and what they are tied to."""
 
     def is_dot(self, vertex: int) -> bool:
         return vertex >= len(self.web.cores)
 
     def name(self, vertex: int) -> str:
-        """A core's name, or a dot with the text of its bond."""
+        """A core's label, or a dot with the text of its bond."""
         if not self.is_dot(vertex):
-            return self.web.cores[vertex]
+            return self.labels[vertex]
         return f"{DOT} {self.tag(self.web.dots[vertex - len(self.web.cores)])}"
 
     def tag(self, edge: str) -> str:
@@ -70,4 +72,5 @@ def view(graph: Graph, term: Term) -> View:
         for pair in ((one, other), (other, one)):
             joins[pair] = (*joins.get(pair, ()), bond)
     modes = tuple(tuple(edge for edge in core.edges if edge in roles) for core in term.cores)
-    return View(found, graph.sizes(term), roles, modes, frozenset(graph.shared), joins)
+    labels = tuple(core.label for core in term.cores)
+    return View(found, graph.sizes(term), roles, modes, frozenset(graph.shared), joins, labels)

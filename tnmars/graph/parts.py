@@ -236,8 +236,13 @@ class Core:
         """Whether an edge is listed more than once."""
         return len(set(self.edges)) < len(self.edges)
 
+    @property
+    def label(self) -> str:
+        """The name, with a star for a conjugate, and with the core whose tensor this one is: `B*=A`."""
+        return f"{self.name}{'*' * self.conj}{'=' if self.tied else ''}{self.tied}"
+
     def __str__(self) -> str:
-        return f"{self.name}{'*' * self.conj}{'=' if self.tied else ''}{self.tied}[{', '.join(self.edges)}]"
+        return f"{self.label}[{', '.join(self.edges)}]"
 
 
 @dataclass(frozen=True)

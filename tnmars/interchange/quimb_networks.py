@@ -113,9 +113,9 @@ def to_quimb(layer: TNModule) -> Any:
         layer: A layer of one term, without gates and padding. Its bias, if any, is left out.
 
     Returns:
-        The network, with torch tensors that are copies of the cores, or of their conjugates where the graph has
-        these. A tensor's tag is the name of its core. Shared
-        modes are outer indices of several tensors: name them as `output_inds` when you contract.
+        The network, with torch tensors that are copies of the cores; a conjugate core becomes the conjugate of its
+        numbers. A tensor's tag is the name of its core. Shared modes are outer indices of several tensors: name them
+        as `output_inds` when you contract.
 
     Raises:
         TnmarsError: The graph has several terms, or none.

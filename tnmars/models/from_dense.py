@@ -78,7 +78,9 @@ def from_dense(
     dense = describe(layer)
     if not isinstance(dense, DenseLayer):
         why = dense or f"it must be a {', '.join(kind.__name__ for kind in TORCH_LAYERS)} of torch"
-        raise TnmarsError(f"{type(layer).__name__} cannot be decomposed: {why}.")
+        text = f"{type(layer).__name__} cannot be decomposed: {why}."
+        fix = "For a model use tnmars.compress_, and for one weight of another module tnmars.parametrize_."
+        raise TnmarsError(Problem(text, fix if dense is None and any(True for _ in layer.parameters()) else ""))
     target = families.DEFAULTS[dense.kind][0] if graph is None else graph
     (candidate,) = candidates(target, dense, type(layer).__name__)
     wide = _start(candidate, dense, any(value is not None for value in (ranks, error, energy, parameters)))

@@ -167,9 +167,12 @@ def _slice(layer: TNModule, at: int, gates: Mapping[str, Tensor] | None = None) 
     made = code(_form(graph, layer), _one(graph) if gates else None)
     first, given = graph.modes[0].name, []
     for name in made.cores:
-        value, edges = layer.cores.get(name), graph.edges_of(name)
+        value, edges = layer.cores.get(graph.nodes[name]), graph.edges_of(name)
         given.append(value.narrow(edges.index(first), at, 1) if first in edges else value)
-    return made.fold(*given, *((gates or {})[name] for name in made.gates))[0][0]
+    if gates:
+        bonds = {graph.qualified(term, bond.name): (term, bond.name) for term in graph.terms for bond in term.bonds}
+        given += [gates[graph.bond_name(*bonds[name])] for name in made.gates]
+    return made.fold(*given)[0][0]
 
 
 def _form(graph: Graph, layer: TNModule) -> Form:
@@ -178,9 +181,13 @@ def _form(graph: Graph, layer: TNModule) -> Form:
 
 @lru_cache(maxsize=128)
 def _one(graph: Graph) -> Graph:
-    """The graph of one slice: its first mode has one value."""
+    """The graph of one slice: its first mode has one value.
+
+    No core is tied: where one core stands in several places, only the place of the first mode has a slice of it.
+    """
     first, *others = graph.modes
-    return replace(graph, modes=(replace(first, size=1), *others))
+    terms = (replace(term, cores=tuple(replace(core, tied="") for core in term.cores)) for term in graph.terms)
+    return replace(graph, modes=(replace(first, size=1), *others), terms=tuple(terms))
 
 
 def _chosen(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:

@@ -105,6 +105,8 @@ def _embedding(layer: nn.Embedding) -> DenseLayer | str:
 
 
 def _bag(layer: nn.EmbeddingBag) -> DenseLayer | str:
+    if layer.mode == "max" and layer.weight.is_complex():
+        return "its mode is 'max', and its complex numbers have no order"
     return _table(layer, {"mode": layer.mode, "include_last_offset": layer.include_last_offset})
 
 

@@ -21,9 +21,6 @@ from tnmars.program.form import Form, Measured, estimate, measure, total
 from tnmars.text.numbers import byte_count, duration
 from tnmars.text.tables import aligned
 
-ITEM = 4
-"""Bytes per number, in float32."""
-
 
 @dataclass(frozen=True)
 class StepRow:
@@ -71,13 +68,14 @@ class Explained:
 
 
 def explain(
-    graph: Graph, form: Form, batch: int, model: CostModel, *, grad: bool = False, image: int = 32
+    graph: Graph, form: Form, batch: int, model: CostModel, *, grad: bool = False, image: int = 32, item: int = 0
 ) -> Explained:
-    """What a form does for a batch."""
+    """What a form does for a batch. Numbers have `item` bytes; by default, those that the cost model has."""
+    item = item or model.item * model.parts
     folded = {instruction.out for instruction in form.program.fold}
     rows = [entry for entry in measure(form) if entry.instruction.is_shown and entry.work.written > 0]
     taken = frozenset(edge.name for edge in (*graph.modes, *(bond for term in graph.terms for bond in term.bonds)))
-    steps = tuple(_row(entry, entry.instruction.out in folded, taken) for entry in rows)
+    steps = tuple(_row(entry, item, entry.instruction.out in folded, taken) for entry in rows)
     work = total(measure(form, batch=batch))
     dense_work, dense_seconds = _dense(graph, batch, model, grad, image)
     comparison = against_dense(graph, form, batch, model, grad=grad, image=image)
@@ -87,20 +85,20 @@ def explain(
         chunk=form.chunk,
         macs=work.macs,
         dense_macs=dense_work.macs,
-        written=ITEM * work.written,
+        written=item * work.written,
         seconds=estimate(form, model, grad=grad, batch=batch),
         dense_seconds=dense_seconds,
         steps=steps,
         time_ratio=comparison.ratio if comparison else None,
         is_planned=form.is_planned,
-        kept=kept_bytes(form, ITEM),
+        kept=kept_bytes(form, item),
     )
 
 
-def _row(entry: Measured, folded: bool, taken: frozenset[str]) -> StepRow:
+def _row(entry: Measured, item: int, folded: bool, taken: frozenset[str]) -> StepRow:
     work = entry.work
     words = entry.instruction.words(entry.read, taken)
-    return StepRow(words, entry.shape, work.macs, work.elementwise, ITEM * work.written, folded)
+    return StepRow(words, entry.shape, work.macs, work.elementwise, item * work.written, folded)
 
 
 def _dense(graph: Graph, batch: int, model: CostModel, grad: bool, image: int) -> tuple[Work, float]:

@@ -31,6 +31,20 @@ def is_model_file(path: str | Path) -> bool:
 
 def graphs_in(path: str | Path) -> dict[str, Graph]:
     """The graph of each compiled layer by the layer's name. Raises `SpecError`."""
+    specs = _of_layers(path, "spec")
+    if not specs:
+        text = f"{path}: is a saved model without compiled layers, so it has no graph."
+        raise SpecError(Problem(text, "tnmars compress makes some of its layers compiled ones."))
+    return {name: loads(text, source=f"{path}: layer '{name}'") for name, text in specs.items()}
+
+
+def dtypes_in(path: str | Path) -> dict[str, str]:
+    """The type of the numbers of each compiled layer by the layer's name: `"complex64"`. Raises `SpecError`."""
+    return {name: text.removeprefix("torch.") for name, text in _of_layers(path, "dtype").items()}
+
+
+def _of_layers(path: str | Path, key: str) -> dict[str, str]:
+    """One entry of each compiled layer by the layer's name."""
     try:
         with Path(path).open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -42,13 +56,9 @@ def graphs_in(path: str | Path) -> dict[str, Graph]:
             raise ValueError(f"its header has {values:,} values")
         table = json.loads(head, object_pairs_hook=unique)
         about = json.loads(table["__metadata__"]["tnmars"], object_pairs_hook=unique)
-        specs = unique([(_name(entry), entry["spec"]) for entry in about["layers"]])
+        return unique([(_name(entry), str(entry[key])) for entry in about["layers"]])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SpecError(f"{path}: is damaged: {type(error).__name__} {error}.") from None
-    if not specs:
-        text = f"{path}: is a saved model without compiled layers, so it has no graph."
-        raise SpecError(Problem(text, "tnmars compress makes some of its layers compiled ones."))
-    return {name: loads(str(text), source=f"{path}: layer '{name}'") for name, text in specs.items()}
 
 
 def _name(entry: Any) -> str:

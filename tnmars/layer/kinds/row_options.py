@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tnmars.graph import Graph
 from tnmars.layer.numbers import real_dtype
+from tnmars.layer.torch_state import is_compiling, is_tracing
 
 TINY = 1e-7
 """What torch adds to a norm before it divides by it."""
@@ -28,8 +29,10 @@ def limited(graph: Graph, rows: Tensor) -> Tensor:
 
 def weighed(graph: Graph, rows: Tensor, tokens: Tensor, every: Tensor) -> Tensor:
     """The rows of some tokens, whose gradients are divided by how often each is among all tokens of the batch."""
-    if not dict(graph.options).get("scale_grad_by_freq") or not rows.requires_grad:
+    if not dict(graph.options).get("scale_grad_by_freq"):
         return rows
+    if not rows.requires_grad and (is_compiling() or not is_tracing()):
+        return rows  # but torch.jit.trace records the same with gradients and without
     dtype = real_dtype(rows.dtype)
     ones = torch.ones(every.shape[0], dtype=dtype, device=rows.device)
     counts = torch.zeros(graph.vocab, dtype=dtype, device=rows.device).index_add(0, every.long(), ones)
