@@ -14,7 +14,7 @@ from tnmars.graph.parts import is_int
 from tnmars.graph.rewrite import Keep, drop_ones, prune
 from tnmars.layer.kept import balanced, slice_norms
 from tnmars.layer.module import TNModule
-from tnmars.pruning.mergers import planned_time
+from tnmars.pruning.mergers import MOST_CORES, planned_time
 
 TIME = "time"
 MULTIPLES = (4, 8, 16)
@@ -74,23 +74,27 @@ def _heaviest(norms: Tensor, kept: Sequence[int], count: int) -> tuple[int, ...]
 
 
 def _quickest(layer: TNModule, sizes: Mapping[str, int], full: Mapping[str, int]) -> dict[str, int]:
-    """Sizes with a shorter predicted time, bond by bond."""
+    """Sizes with a shorter predicted time, bond by bond; in a large graph several neighboring bonds at a time."""
     planner = replace(layer.planner, decide=None)
     best = dict(sizes)
     seconds = planned_time(_cut(layer.graph, best), planner)
-    for bond, size in sizes.items():
-        for larger in dict.fromkeys(_larger(size, full[bond])):
-            trial = {**best, bond: larger}
-            took = planned_time(_cut(layer.graph, trial), planner)
+    bonds = list(sizes)
+    count = max(1, len(bonds) * len(layer.graph.cores) // MOST_CORES)
+    for group in (bonds[at : at + count] for at in range(0, len(bonds), count)):
+        for trial in _larger({bond: best[bond] for bond in group}, full):
+            took = planned_time(_cut(layer.graph, best | trial), planner)
             if took <= SHORTER * seconds:
-                best, seconds = trial, took
+                best, seconds = best | trial, took
     return best
 
 
-def _larger(size: int, most: int) -> Iterator[int]:
+def _larger(sizes: Mapping[str, int], most: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Some sizes, rounded up in each way that changes one of them; each result once."""
+    seen = [dict(sizes)]
     for multiple in MULTIPLES:
-        rounded = _up(size, multiple, most)
-        if rounded > size:
+        rounded = {bond: _up(size, multiple, most[bond]) for bond, size in sizes.items()}
+        if rounded not in seen:
+            seen.append(rounded)
             yield rounded
 
 
