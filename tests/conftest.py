@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import random
-import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 # Tensors in tests are tiny: threads only make them slower, and sums different from run to run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,6 +21,8 @@ os.environ["TNMARS_TUNED"] = "off"  # no test depends on what was timed before, 
 # Test files of two rooms may have one name, so pytest imports them by path; what they share is imported by name.
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "scripts")]
+import peak_memory  # noqa: E402
+
 pytest.register_assert_rewrite("kit", "mutator", "oracle", "strategies")
 
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -52,40 +50,35 @@ def seeded() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
-MEMORY = pytest.StashKey[dict[str, tuple[float, float]]]()
-"""The gigabytes that each worker took at most, and its largest child."""
+WATCH = pytest.StashKey[subprocess.Popen[str]]()
+"""The process that adds up the memory of this one, of its workers and of their children."""
 
 
-def _memory() -> tuple[float, float]:
-    """Gigabytes of this process and of its largest child, at most. A child counts at least as its parent did then."""
-    unit = 1e9 if sys.platform == "darwin" else 1e9 / 1024
-    own, child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    status = Path("/proc/self/status")
-    if status.exists():  # without what the parent had when it started this process
-        own = int(re.findall(r"VmHWM:\s+(\d+)", status.read_text())[0])
-    return own / unit, child / unit
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells the process that started it."""
-    if resource and hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["memory"] = _memory()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A worker has ended; one that crashed has sent nothing."""
-    if memory := getattr(node, "workeroutput", {}).get("memory"):
-        node.config.stash.setdefault(MEMORY, {})[node.gateway.id] = tuple(memory)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Watches the memory of the whole run, from the process that starts the workers."""
+    if peak_memory.SHARE.exists() and not hasattr(session.config, "workerinput"):
+        command = [sys.executable, "-IS", peak_memory.__file__, str(os.getpid())]
+        pipe = subprocess.PIPE
+        session.config.stash[WATCH] = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints the memory of all processes of the run together, as if each took its most at the same time."""
-    if not resource:
+    """Prints the most memory that all processes of the run took at one time."""
+    watch = config.stash.get(WATCH, None)
+    if watch is None:
         return
-    workers = config.stash.get(MEMORY, {})
-    own, child = _memory()
-    taken = {"main": (own, 0.0 if workers else child), **workers}  # the children of the first process are the workers
-    each = ", ".join(f"{name} {one:.2f} + {more:.2f} in a child" for name, (one, more) in taken.items())
-    total = sum(one + more for one, more in taken.values())
-    terminalreporter.write_line(f"peak memory: at most {total:.2f} GB together ({each})")
+    said, _ = watch.communicate(timeout=30)
+    if not said:
+        return
+    peak = json.loads(said)
+    together, largest = (peak[name] / 1e9 for name in ("together", "largest"))
+    processes = f"{peak['processes']} processes" if peak["processes"] > 1 else "one process"
+    terminalreporter.write_line(f"peak memory: {together:.2f} GB in {processes}; the largest took {largest:.2f} GB")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the watch of a run that printed no summary."""
+    watch = config.stash.get(WATCH, None)
+    if watch is not None and watch.poll() is None:
+        watch.kill()
+        watch.wait()

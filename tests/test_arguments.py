@@ -1,9 +1,9 @@
 """Every public function with an argument of a wrong type: it says so in its own words, and changes nothing.
 
-`CALLS` has a good call of each public function and of each class that users make. Every argument of it is then replaced
-by values of other types, one at a time. A call may succeed, because some functions take more than they declare; what it
-raises must be a `TnmarsError`, or a `TypeError` that names the argument. A value of a class that nobody knows must be
-refused wherever the signature does not say that anything goes.
+`CALLS` has a good call of each public function, of each class that users make, and of the methods that they call. Every
+argument of it is then replaced by values of other types, one at a time. A call may succeed, because some functions take
+more than they declare; what it raises must be a `TnmarsError`, or a `TypeError` that names the argument. A value of a
+class that nobody knows must be refused wherever the signature does not say that anything goes.
 """
 
 from __future__ import annotations
@@ -371,6 +371,58 @@ def _gradient(model: nn.Module) -> dict[str, Any]:
                 generator=None)  # fmt: skip
 
 
+@cache
+def _curve() -> tnmars.Curve:
+    return _shrunk()
+
+
+@cache
+def _fitted() -> tnmars.Fitted:
+    return tnmars.fit(families.tt("tensor", free=(3, 3), rank=2), torch.randn(3, 3), ranks=1, steps=3)
+
+
+def _stage() -> Any:
+    path = tnmars.Stages(Module(), budget="1.2x", train_samples=8, example=torch.randn(2, 6))
+    return next(iter(path))
+
+
+def _suggestions() -> Any:
+    return tnmars.suggest(nn.Linear(6, 4), parameters=22, families=["lowrank"], batch=2)
+
+
+def method_calls() -> dict[str, Callable[[], dict[str, Any]]]:
+    """For each method that users call with arguments, its arguments, the object itself first."""
+    return {
+        "Builder.bond": lambda: dict(self=tnmars.Builder("tensor"), r=2),
+        "Builder.core": lambda: dict(self=tnmars.Builder("tensor"), name="A", tied="", conj=False),
+        "Builder.mode": lambda: dict(self=tnmars.Builder("tensor"), role="free", a=2),
+        "Builder.term": lambda: dict(self=tnmars.Builder("tensor"), name="t"),
+        "Curve.at": lambda: dict(self=_curve(), budget=10**6),
+        "Curve.report": lambda: dict(self=_curve(), path=FOLDER / "curve.html"),
+        "Curve.row": lambda: dict(self=_curve(), point=_curve().points[-1]),
+        "Curve.save": lambda: dict(self=_curve(), folder=FOLDER / "saved_curve"),
+        "Fitted.save": lambda: dict(self=_fitted(), stem=FOLDER / "fitted"),
+        "Mars.closed": lambda: dict(pi=0.1, alpha=-1.0, spread=1.0),
+        "MaskSchedule.load_state_dict": _schedule_state,
+        "MaskSchedule.step": lambda: dict(self=tnmars.MaskSchedule(gated(), 5), loss=1.0, penalty=0.5),
+        "Point.cost": lambda: dict(self=_curve().points[-1], unit="macs"),
+        "Problem.under": lambda: dict(self=tnmars.Problem("It is wrong.")),
+        "ShutSlices.load_state_dict": lambda: dict(
+            self=tnmars.ShutSlices(gated(), 3), state=tnmars.ShutSlices(gated(), 3).state_dict()
+        ),
+        "Stage.factor": lambda: dict(self=_stage(), step=1),
+        "Stage.report": lambda: dict(self=_stage(), score=0.5, samples=8, position={"at": 1}),
+        "Suggestions.build": lambda: dict(self=_suggestions(), family="lowrank"),
+    }
+
+
+def _schedule_state() -> dict[str, Any]:
+    schedule = tnmars.MaskSchedule(gated(), 5)
+    return dict(self=schedule, state=schedule.state_dict())
+
+
+EXTENDED = ("Graph", "CostModel", "Metric", "TNModule", "draw.Layout", "spec.Spec")
+"""Classes whose methods with arguments are called by the package itself, as are those of every selector."""
 CALLS = good_calls()
 
 
@@ -387,12 +439,31 @@ def public() -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def methods() -> Iterator[tuple[str, Any]]:
+    """The methods of public classes that users call with arguments."""
+    for name, made in public():
+        if not inspect.isclass(made) or name in EXTENDED or "Selector" in name:
+            continue
+        for key, method in vars(made).items():
+            inner = method.__func__ if isinstance(method, classmethod) else method
+            is_ours = inspect.isfunction(inner) and not key.startswith("_")
+            is_extended = issubclass(made, tnmars.Selector) and key != "closed"
+            if is_ours and not is_extended and len(inspect.signature(inner).parameters) > 1:
+                yield f"{name}.{key}", getattr(made, key)
+
+
 PUBLIC = dict(public())
+METHODS = method_calls()
 
 
 def test_every_public_name_has_a_good_call() -> None:
-    assert CALLS.keys() | MADE | MESSAGES == PUBLIC.keys()
+    assert CALLS.keys() | MADE | MESSAGES == PUBLIC.keys() - METHODS.keys() | METHODS.keys()
+    assert METHODS.keys() == dict(methods()).keys()
     assert not CALLS.keys() & (MADE | MESSAGES)
+
+
+PUBLIC |= dict(methods())
+CALLS |= METHODS
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -511,7 +582,7 @@ def test_a_wrong_type_is_refused_in_words(name: str, tmp_path: Path, monkeypatch
     values = list(WRONG) if THOROUGH else list(WRONG)[:4]
     wrong = {}
     for argument in CALLS[name]():
-        for value in (value for value in values if argument not in FITTING.get(value, ())):
+        for value in (value for value in values if argument not in {"self"} | FITTING.get(value, set())):
             said = complaint(name, argument, value)
             if said:
                 wrong[argument, value] = said

@@ -93,6 +93,22 @@ def own(value: Any, *, arrays: bool = False) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
+def check_state(state: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    """Raises `TnmarsError` if a state lacks an entry of another, or has one of another type.
+
+    >>> check_state({"steps": 3}, {"steps": 0})
+    >>> check_state({}, {"steps": 0})
+    Traceback (most recent call last):
+    tnmars.errors.TnmarsError: state has no 'steps', so it is not what state_dict() returned. Nothing was changed.
+    """
+    for name, value in like.items():
+        if name not in state:
+            raise TnmarsError(f"state has no '{name}', so it is not what state_dict() returned. Nothing was changed.")
+        if value is not None and type(own(state[name])) is not type(value):
+            wanted = _wanted([type(value)])
+            raise TnmarsError(f"state['{name}'] is {shown(state[name])}, but must be {wanted}. Nothing was changed.")
+
+
 def own_fields(made: Any) -> None:
     """Makes the numbers of a new frozen dataclass Python's own; for its `__post_init__`."""
     for field in fields(made):

@@ -263,6 +263,7 @@ class Builder:
 
     def mode(self, role: str, /, **sizes: int) -> Builder:
         """Adds modes, sizes by name, with a role: `in`, `out`, `lookup`, `kernel`, `patch` or `free`."""
+        check_arguments(Builder.mode, locals())
         known = [str(known) for known in KEYWORD]
         if role not in known:
             raise GraphError(
@@ -276,11 +277,13 @@ class Builder:
         twice = [name for name in sizes if name in added]
         if twice:
             raise GraphError(Problem(f"mode '{twice[0]}' is added twice.", "Rename one."))
-        added.update(sizes)
+        for name, size in sizes.items():
+            added[name] = Edge(name, size, Role(role)).size
         return self
 
     def term(self, name: str) -> Builder:
         """Starts a term; the bonds and cores that follow belong to it."""
+        check_arguments(Builder.term, locals())
         self._current = name
         self._parts()
         return self

@@ -62,6 +62,11 @@ def test_twice_the_bonds_take_about_twice_the_work(name: str) -> None:
     assert large < 2.5 * small
 
 
+def test_an_edge_with_many_ends_has_few_neighbors() -> None:
+    small, large = (work(partial(mergeable, families.cp("tensor", free=(2,) * sites, rank=3))) for sites in (101, 201))
+    assert large < 2.5 * small
+
+
 def test_the_counter_sees_quadratic_work() -> None:
     def quadratic(sites: int) -> None:
         names = list(range(sites))

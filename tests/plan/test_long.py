@@ -25,7 +25,8 @@ from tnmars.plan.network import Network, layer_network
 from tnmars.plan.tree import Pair, Rows, inside_out, leaves_of, members_of
 from tnmars.plan.trees import candidates
 from tnmars.program.candidates import weight_forms
-from tnmars.program.choice import choose
+from tnmars.program.choice import Planner, choose
+from tnmars.pruning import mergers
 
 SIZES = {f"i{at}": 2 if at < 6 else 1 for at in range(1000)}
 
@@ -180,3 +181,36 @@ def test_what_is_too_large_is_said_by_check_and_refused_by_compile(graph: Graph,
         weight_forms(graph, Weighing(CostModel()))
     with pytest.raises(TnmarsError, match=text):
         tnmars.compile(graph)
+
+
+@pytest.mark.parametrize("make", [chain, star, tree])
+def test_a_prune_of_a_thousand_cores_plans_few_cores(
+    make: Callable[[int], Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: the cores of all graphs that are planned, and the pieces of all rewrites."""
+    planned: list[int] = []
+    original = mergers.planned_time
+
+    def counted(graph: Graph, planner: Planner) -> float:
+        planned.append(len(graph.cores))
+        return original(graph, planner)
+
+    monkeypatch.setattr(mergers, "planned_time", counted)
+    graph = make(1000)
+    rewrites = mergers.mergers(graph, Planner(graph, CostModel(), 4))
+    assert sum(planned) < 6 * len(graph.cores)
+    assert sum(len(rewrite.pieces) for rewrite in rewrites) < 3 * len(graph.cores)
+    assert len(rewrites[-1].graph.cores) < 50, "many pairs are merged at a time"
+
+
+@pytest.mark.parametrize("make", [chain, star, tree])
+def test_a_pruned_graph_of_hundreds_of_cores_computes_the_same(make: Callable[[int], Graph]) -> None:
+    graph = make(300)
+    layer = tnmars.compile(graph, batch=4, dtype=torch.float64, bias=False, selector=tnmars.Mars())
+    for core in layer.cores.parameters():
+        core.data.normal_(1.0 if make is star else 0.5, 0.01)  # so that no product vanishes
+    kept = {"": {"r": (0, 1)} if make is star else {next(iter(graph.bonds)): (1,)}}
+    x = torch.rand(4, 64, dtype=torch.float64)
+    small, plain = tnmars.prune(layer.eval(), kept), tnmars.prune(layer, kept, simplify=False)
+    assert len(small.graph.cores) < 50 < len(plain.graph.cores)
+    assert plain(x).abs().min() > 1e-60 and error(small(x), plain(x)) < 1e-10

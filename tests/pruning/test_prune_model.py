@@ -96,7 +96,7 @@ def test_few_mergers_are_planned_in_a_long_graph(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(mergers, "planned_time", counted)
     graph = tnmars.families.tt("tensor", free=(1,) * 500, rank=2)
-    assert len(mergeable(graph)) > mergers.MOST_MERGERS
+    assert len(mergeable(graph)) > mergers.MOST_PLANS
     assert mergers.mergers(graph, Planner(graph, tnmars.CostModel(), 1)) == []
     assert len(planned) > 2 and sum(planned) <= mergers.MOST_CORES + len(graph.cores)
 

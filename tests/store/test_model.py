@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -398,6 +399,7 @@ def test_odd_tensors(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
 
 CONV = tnmars.families.cp("conv", inputs=(4,), outputs=(6,), kernel=(3, 3), rank=2)
 TABLE = tnmars.families.lowrank("embedding", lookup=(9,), outputs=(4,), rank=2)
+PADDED = replace(TABLE, options=(("padding_idx", 3),))
 
 
 class OwnForward(nn.Linear):
@@ -411,6 +413,26 @@ OTHERS = {
     "groups": (CONV, lambda: nn.Conv2d(4, 6, 3, groups=2), "has groups 2, but 1 in the file"),
     "border": (CONV, lambda: nn.Conv2d(4, 6, 3, padding_mode="circular"), "has padding_mode 'circular', but 'zeros'"),
     "bags": (TABLE, lambda: nn.EmbeddingBag(9, 4, mode="sum"), "has mode 'sum', but None in the file"),
+    "a bias": (tnmars.loads(SMALL), lambda: nn.Linear(12, 10, bias=False), "has no bias, but one in the file"),
+    "no bias": (
+        replace(CONV, options=(("bias", False),)),
+        lambda: nn.Conv2d(4, 6, 3),
+        "has a bias, but none in the file",
+    ),
+    "a row that is not added": (
+        TABLE,
+        lambda: nn.EmbeddingBag(9, 4, mode="sum", padding_idx=2),
+        "has padding_idx 2, but None",
+    ),
+    "a row of zeros": (PADDED, lambda: nn.Embedding(9, 4), "has padding_idx None, but 3 in the file"),
+    "another row of zeros": (PADDED, lambda: nn.Embedding(9, 4, padding_idx=2), "has padding_idx 2, but 3 in the file"),
+    "largest norm": (TABLE, lambda: nn.Embedding(9, 4, max_norm=2.0), "has max_norm 2.0, but None in the file"),
+    "compiled": (CONV, lambda: tnmars.compile(CONV, stride=2, batch=2, image=8), "has stride 2, but 1 in the file"),
+    "compiled without a bias": (
+        CONV,
+        lambda: tnmars.compile(CONV, bias=False, batch=2, image=8),
+        "has no bias, but one in the file",
+    ),
     "transposed": (
         CONV,
         lambda: nn.ConvTranspose2d(4, 6, 3),
@@ -455,3 +477,10 @@ def test_equal_options_are_recognized_however_they_are_written(
     tnmars.save(nn.Sequential(layer), tmp_path / "a")
     x = torch.randn(2, 4, 8, 8)
     assert torch.equal(tnmars.load_into(nn.Sequential(make()), tmp_path / "a")(x), layer(x))
+
+
+def test_a_table_whose_padding_is_trained_loads_where_it_came_from(tmp_path: Path) -> None:
+    """`compress_` takes a padding row that is not zero for a row like the others: the file has no `padding_idx`."""
+    tnmars.save(nn.Sequential(tnmars.compile(TABLE)), tmp_path / "a")
+    loaded = tnmars.load_into(nn.Sequential(nn.Embedding(9, 4, padding_idx=0)), tmp_path / "a")
+    assert isinstance(loaded[0], tnmars.TNModule) and loaded[0].padding_idx is None

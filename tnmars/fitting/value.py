@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tnmars.arguments import check_arguments
 from tnmars.decomposing.refine import Data
 from tnmars.files import write_text, write_together
 from tnmars.fitting.digests import digest, signed
@@ -164,6 +165,7 @@ class Fitted:
             The paths of the three files. All of them are written, or none. The summary holds the digests of all
             three, so that `tnmars fit` knows the files that it may replace.
         """
+        check_arguments(Fitted.save, locals())
         spec, weights, summary = (Path(f"{stem}{ending}") for ending in (".yaml", ".safetensors", ".json"))
         digests: dict[str, str] = {}
 

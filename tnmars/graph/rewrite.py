@@ -7,7 +7,7 @@ follow in the same way whether they are weights, gradients or an optimizer's sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import prod
@@ -163,30 +163,34 @@ def drop_ones(graph: Graph) -> Rewrite:
 
 def merge(graph: Graph, term: str, first: str, second: str) -> Rewrite:
     """The graph with two cores of a term contracted to one, which has the first one's name and place."""
-
-    def merged(found: Term) -> Term:
-        if found.name != term:
-            return found
-        return _merged(found, first, second)
-
-    return _reshaped(graph, merged, {(term, first): (first, second)})
+    return merge_pairs(graph, [(term, first, second)])
 
 
-def _merged(term: Term, first: str, second: str) -> Term:
+def merge_pairs(graph: Graph, pairs: Sequence[tuple[str, str, str]]) -> Rewrite:
+    """The graph with several pairs of cores contracted, each as by `merge`. No core is in two pairs."""
+    chosen: dict[str, list[tuple[str, str]]] = {}
+    for term, first, second in pairs:
+        chosen.setdefault(term, []).append((first, second))
+    joined = {(term, first): (first, second) for term, first, second in pairs}
+    return _reshaped(graph, lambda term: _merged(term, chosen.get(term.name, ())), joined)
+
+
+def _merged(term: Term, pairs: Sequence[tuple[str, str]]) -> Term:
+    if not pairs:
+        return term
     cores = {core.name: core for core in term.cores}
-    edges, inner = _merged_edges(term, cores[first], cores[second])
-    is_conj = cores[first].conj and cores[second].conj
-    made = Core(first, edges, conj=is_conj)
-    joined = [made if core.name == first else core for core in term.cores if core.name != second]
-    return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in inner), tuple(joined))
-
-
-def _merged_edges(term: Term, first: Core, second: Core) -> tuple[tuple[str, ...], set[str]]:
-    """The edges of the merger of two cores, and the bonds that end on these two alone and so are summed."""
-    ends = term.ends()
-    both = dict.fromkeys((*first.edges, *second.edges))
-    inner = {edge for edge in both if edge in term.bond_sizes and set(ends[edge]) <= {first.name, second.name}}
-    return tuple(edge for edge in both if edge not in inner), inner
+    ends, bonds = term.ends(), term.bond_sizes
+    made: dict[str, Core] = {}
+    gone, summed = set[str](), set[str]()
+    for first, second in pairs:
+        both = dict.fromkeys((*cores[first].edges, *cores[second].edges))
+        inner = {edge for edge in both if edge in bonds and set(ends[edge]) <= {first, second}}
+        edges = tuple(edge for edge in both if edge not in inner)
+        made[first] = Core(first, edges, conj=cores[first].conj and cores[second].conj)
+        gone.add(second)
+        summed |= inner
+    joined = tuple(made.get(core.name, core) for core in term.cores if core.name not in gone)
+    return Term(term.name, tuple(bond for bond in term.bonds if bond.name not in summed), joined)
 
 
 def _reshaped(
@@ -238,6 +242,10 @@ def conjugated(graph: Graph, names: Collection[str]) -> Graph:
     return replace(graph, terms=tuple(terms))
 
 
+MANY = 64
+"""Of an edge with more ends, only ends that follow each other count as neighbors: all pairs would be too many."""
+
+
 def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
     """Pairs of neighboring cores of a term whose merger holds fewer numbers, and how many fewer, the most first.
 
@@ -247,23 +255,36 @@ def mergeable(graph: Graph) -> list[tuple[str, str, str, int]]:
     uses = Counter(graph.nodes.values())
     for term in graph.terms:
         sizes = graph.sizes(term)
-        for first, second in _neighbors(term):
-            if any(uses[graph.nodes[graph.qualified(term, core.name)]] > 1 for core in (first, second)):
+        count = {bond: len(set(cores)) for bond, cores in term.ends().items() if bond in term.bond_sizes}
+        edges = [frozenset(core.edges) for core in term.cores]
+        alone = [uses[graph.nodes[graph.qualified(term, core.name)]] == 1 for core in term.cores]
+        numbers = [prod(sizes[edge] for edge in core.edges) for core in term.cores]
+        solid = [prod(sizes[edge] for edge in own if count.get(edge) != 1) for own in edges]  # without traces
+        for one, other in _neighbors(term):
+            if not (alone[one] and alone[other]):
                 continue
-            edges, _ = _merged_edges(term, first, second)
-            before = sum(prod(sizes[edge] for edge in core.edges) for core in (first, second))
-            saved = before - prod(sizes[edge] for edge in edges)
+            few, many = sorted((edges[one], edges[other]), key=len)
+            twice = prod(sizes[edge] ** (2 if count.get(edge) == 2 else 1) for edge in few if edge in many)
+            saved = numbers[one] + numbers[other] - solid[one] * solid[other] // twice
             if saved > 0:
-                pairs.append((term.name, first.name, second.name, saved))
+                pairs.append((term.name, term.cores[one].name, term.cores[other].name, saved))
     return sorted(pairs, key=lambda pair: -pair[-1])
 
 
-def _neighbors(term: Term) -> list[tuple[Core, Core]]:
-    """The pairs of cores that share an edge, or of which one has none, in the order of the cores."""
+def _neighbors(term: Term) -> list[tuple[int, int]]:
+    """The places of cores that share an edge, or of which one has none, in the order of the cores."""
     place = {core.name: at for at, core in enumerate(term.cores)}
-    ends = (dict.fromkeys(cores) for cores in term.ends().values())
-    pairs = {(place[one], place[other]) for cores in ends for one, other in combinations(cores, 2)}
-    for at, core in enumerate(term.cores):
-        if not core.edges:
-            pairs |= {(min(at, other), max(at, other)) for other in range(len(term.cores)) if other != at}
-    return [(term.cores[one], term.cores[other]) for one, other in sorted(pairs)]
+    pairs = set[tuple[int, int]]()
+    for cores in term.ends().values():
+        pairs.update(_pairs([place[core] for core in dict.fromkeys(cores)]))
+    if len(place) > MANY:
+        bare = [at for at, core in enumerate(term.cores) if not core.edges]
+        pairs.update((at, at + 1) for at in {*bare, *(at - 1 for at in bare)} if 0 <= at < len(place) - 1)
+    else:
+        ways = combinations(range(len(place)), 2)
+        pairs.update((one, other) for one, other in ways if not (term.cores[one].edges and term.cores[other].edges))
+    return sorted(pairs)
+
+
+def _pairs(places: Sequence[int]) -> Iterable[tuple[int, int]]:
+    return pairwise(places) if len(places) > MANY else combinations(places, 2)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tnmars.arguments import own
 from tnmars.errors import Problem, TnmarsError
 from tnmars.text.numbers import byte_count
 
@@ -51,6 +52,7 @@ class Budget:
         """The budget that a user writes. Raises `TnmarsError` with examples."""
         if isinstance(given, Budget):
             return given
+        given = own(given)
         if isinstance(given, int) and not isinstance(given, bool) and given > 0:
             return cls(float(given))
         found = _BUDGET.fullmatch(given) if isinstance(given, str) else None

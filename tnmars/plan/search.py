@@ -219,19 +219,21 @@ class Search:
         width = max(BEAM[0], MOST_TRIALS // (beam * count))
         known = [(part, self._left(part), part.bit_count()) for part in parts]
         having = self._having(labels for _, labels, _ in known)
-        # the tree so far and the part that joins it: most of what is reached is never continued, so never joined
-        layers: list[dict[Members, tuple[float, Tree, Tree | None, Mask]]] = [{} for _ in range(count + 1)]
-        layers[0] = {0: (0.0, start, None, self._left(1 << start))}
+        shares = self._shares(parts)
+        # the tree so far and the part that joins it: most of what is reached is never continued, so never joined;
+        # then the labels that are left, and the parts that may still join, as bits
+        layers: list[dict[Members, tuple[float, Tree, Tree | None, Mask, int]]] = [{} for _ in range(count + 1)]
+        layers[0] = {0: (0.0, start, None, self._left(1 << start), (1 << len(known)) - 1)}
         for reached in layers[:-1]:
-            for done, (cost, before, joining, mask) in sorted(reached.items(), key=lambda entry: entry[1][0])[:beam]:
+            states = sorted(reached.items(), key=lambda entry: entry[1][0])[:beam]
+            for done, (cost, before, joining, mask, free) in states:
                 tree = before if joining is None else Pair(before, joining)
                 size = done.bit_count()
                 near = 0
                 for label in members_of(mask):
                     near |= having[label]
-                joined = (known[at] for at in members_of(near))
-                touching = list(islice((entry for entry in joined if not entry[0] & done), width))
-                for part, labels, more in touching or [entry for entry in known if not entry[0] & done][:width]:
+                for at in islice(members_of(near & free or free), width):
+                    part, labels, more = known[at]
                     members = done | part
                     image, after = mask & ~(self._taps & ~labels) & ~self._spatial, members | 1 << start
                     total = cost + self._price(image, labels, after, places=self._places(after))
@@ -240,11 +242,26 @@ class Search:
                     layer = layers[size + more]
                     if total < limit and (members not in layer or total < layer[members][0]):
                         left = (mask | labels) & ~self._summed(mask & labels, after)
-                        layer[members] = (total, tree, made, left)
+                        layer[members] = (total, tree, made, left, free & ~shares[at])
         if self.cores not in layers[count]:
             return None
-        _, before, joining, _ = layers[count][self.cores]
+        _, before, joining, _, _ = layers[count][self.cores]
         return before if joining is None else Pair(before, joining)
+
+    @staticmethod
+    def _shares(parts: Sequence[Members]) -> list[int]:
+        """For each part, the parts that have a core of it, itself too, as bits."""
+        with_core: dict[int, int] = {}
+        for at, part in enumerate(parts):
+            for core in members_of(part):
+                with_core[core] = with_core.get(core, 0) | 1 << at
+        shares = []
+        for part in parts:
+            own = 0
+            for core in members_of(part):
+                own |= with_core[core]
+            shares.append(own)
+        return shares
 
     def row_price(self, parts: Sequence[Members]) -> float:
         """About the time to make tables of some parts, to take rows of each, and to contract these one by one."""

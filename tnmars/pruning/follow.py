@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tnmars.decomposing.rewritten import part_after
 from tnmars.errors import TnmarsError
+from tnmars.graph import Graph
 from tnmars.graph.rewrite import Piece, Rewrite
 from tnmars.pruning.folding import unfolded
 
@@ -44,11 +45,17 @@ class Followed:
         return value.clone()
 
 
-def followed(steps: Sequence[Rewrite], name: str) -> Followed:
-    """What becomes of a core under some rewrites, one after the other."""
+def followed(steps: Sequence[Rewrite], graph: Graph) -> dict[str, Followed]:
+    """What becomes of each core of a graph under some rewrites, one after the other."""
+    into = [{source.name: piece for piece in reversed(step.pieces) for source in piece.sources} for step in steps]
+    return {name: _followed(into, name) for name in graph.cores}
+
+
+def _followed(steps: Sequence[Mapping[str, Piece]], name: str) -> Followed:
+    """What becomes of one core; for each rewrite the piece that a core goes into."""
     pieces: list[Piece] = []
-    for rewrite in steps:
-        piece = next((p for p in rewrite.pieces if any(source.name == name for source in p.sources)), None)
+    for into in steps:
+        piece = into.get(name)
         if piece is None:
             return Followed(None)
         if not piece.is_part:

@@ -67,7 +67,7 @@ def prune(
             predicted time shorter. Bonds that are cut to 1 are dropped as before. Of a layer with gates, the slices
             that are added are 0 in one of their cores, so that the model still computes the same.
         simplify: Whether neighboring cores are merged where that saves both parameters and planned time. Turn it off
-            to keep the names of all cores.
+            to keep the names of all cores. In a graph with more than 64 cores many pairs are merged at a time.
         keep_gates: Whether the gates of what is kept stay, to select further. Bonds of size 1 and all cores then stay
             as well.
         step: The number of the training step, noted in the pruned graphs' `origin`; optional.
@@ -207,8 +207,8 @@ class LayerCut:
             self.steps += mergers(self.steps[-1].graph, layer.planner)
         self.graph = replace(self.steps[-1].graph, origin=_origin(layer, self.steps[-1].graph, step))
         self.keep_gates = keep_gates
-        self.sources = {name: _sources(self.steps, name) for name in self.graph.cores}
-        self.followed = {name: followed(self.steps, name) for name in layer.graph.cores}
+        self.sources = _sources(self.steps, self.graph)
+        self.followed = followed(self.steps, layer.graph)
         self.factors = {} if keep_gates else fold_factors(layer, kept, more or {})
 
     def apply(self, made: dict[nn.Parameter, nn.Parameter]) -> dict[nn.Parameter, Change]:
@@ -294,12 +294,15 @@ def apply(cuts: Sequence[LayerCut], others: Mapping[nn.Parameter, str]) -> dict[
     return {old: change for old, change in changes.items() if old not in others}
 
 
-def _sources(steps: list[Rewrite], name: str) -> tuple[str, ...]:
-    """The original cores that a core is made of after some rewrites."""
-    names: tuple[str, ...] = (name,)
+def _sources(steps: Sequence[Rewrite], graph: Graph) -> dict[str, tuple[str, ...]]:
+    """For each core of the graph after some rewrites, the original cores that it is made of."""
+    names: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.cores}
     for rewrite in reversed(steps):
         pieces = {piece.name: piece for piece in rewrite.pieces}
-        names = tuple(source.name for current in names for source in pieces[current].sources)
+        names = {
+            name: tuple(source.name for current in parts for source in pieces[current].sources)
+            for name, parts in names.items()
+        }
     return names
 
 

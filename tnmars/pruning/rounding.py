@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from tnmars.graph.parts import is_int
 from tnmars.graph.rewrite import Keep, drop_ones, prune
 from tnmars.layer.kept import balanced, slice_norms
 from tnmars.layer.module import TNModule
-from tnmars.pruning.mergers import planned_time
+from tnmars.pruning.mergers import MOST_CORES, planned_time
 
 TIME = "time"
 MULTIPLES = (4, 8, 16)
@@ -114,7 +115,10 @@ def _quickest(
     full: Mapping[Place, int],
     together: Sequence[Sequence[Place]],
 ) -> dict[Place, int]:
-    """Sizes with a shorter predicted time, bond by bond. Bonds in one group have one size, for all of their layers."""
+    """Sizes with a shorter predicted time, bond by bond; in a large graph several neighboring bonds at a time.
+
+    Bonds in one group have one size, for all of their layers.
+    """
     best = dict(sizes)
 
     def seconds(name: str, trial: Mapping[Place, int]) -> float:
@@ -122,20 +126,32 @@ def _quickest(
         return planned_time(_cut(layers[name].graph, own), replace(layers[name].planner, decide=None))
 
     now = {name: seconds(name, best) for name, _ in sizes}
-    for places in together:
-        for larger in dict.fromkeys(_larger(sizes[places[0]], full[places[0]])):
-            trial = {**best, **dict.fromkeys(places, larger)}
-            took = {name: seconds(name, trial) for name, _ in places}
+    for places in _batches(layers, together):
+        for larger in _larger({place: best[place] for place in places}, full):
+            trial = best | larger
+            took = {name: seconds(name, trial) for name in dict.fromkeys(name for name, _ in places)}
             if sum(took.values()) <= SHORTER * sum(now[name] for name in took):
                 best = trial
                 now |= took
     return best
 
 
-def _larger(size: int, most: int) -> Iterator[int]:
+def _batches(layers: Mapping[str, TNModule], together: Sequence[Sequence[Place]]) -> Iterator[list[Place]]:
+    """The bonds that are tried at a time: one group, or several neighboring ones of a layer with many cores."""
+    for name, groups in groupby(together, key=lambda places: places[0][0]):
+        listed = list(groups)
+        count = max(1, len(listed) * len(layers[name].graph.cores) // MOST_CORES)
+        for at in range(0, len(listed), count):
+            yield [place for group in listed[at : at + count] for place in group]
+
+
+def _larger(sizes: Mapping[Place, int], most: Mapping[Place, int]) -> Iterator[dict[Place, int]]:
+    """Some sizes, rounded up in each way that changes one of them; each result once."""
+    seen = [dict(sizes)]
     for multiple in MULTIPLES:
-        rounded = _up(size, multiple, most)
-        if rounded > size:
+        rounded = {place: _up(size, multiple, most[place]) for place, size in sizes.items()}
+        if rounded not in seen:
+            seen.append(rounded)
             yield rounded
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from tnmars.arguments import check_arguments
+from tnmars.arguments import check_arguments, check_state
 from tnmars.errors import TnmarsError
 from tnmars.layer.module import TNModule, layers
 from tnmars.pruning.prune_model import decided, prune_
@@ -72,6 +72,8 @@ class ShutSlices:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continues from a state of `state_dict`."""
+        check_arguments(ShutSlices.load_state_dict, locals())
+        check_state(state, self.state_dict())
         self.steps = int(state["steps"])
 
     def step(self) -> int:

@@ -118,10 +118,11 @@ class _Wider:
             _align_(self.rewrite, values, cores_after(self.rewrite, gradients))
         cores: dict[str, nn.Parameter] = {}
         changes: dict[nn.Parameter, Change] = {}
+        fates = followed([self.rewrite], layer.graph)
         for name, core in old.items():
             is_same = values[name].shape == core.shape
             new = core if is_same else nn.Parameter(values[name].clone(), requires_grad=core.requires_grad)
-            follow = followed([self.rewrite], name).after
+            follow = fates[name].after
             if not is_same and core.grad is not None:
                 new.grad = follow(core.grad)
             cores[name] = new

@@ -72,7 +72,11 @@ class Point:
 
     def cost(self, unit: str) -> float:
         """What the point costs in parameters, bytes, macs or ms."""
-        return float({"parameters": self.parameters, "bytes": self.bytes, "macs": self.macs, "ms": self.ms}[unit])
+        check_arguments(Point.cost, locals())
+        costs = {"parameters": self.parameters, "bytes": self.bytes, "macs": self.macs, "ms": self.ms}
+        if unit not in costs:
+            raise TnmarsError(f"unit is '{unit}', but must be one of {', '.join(costs)}.")
+        return float(costs[unit])
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +134,7 @@ class Curve:
 
         Raises `TnmarsError` if the folder is the checkpoint of a path.
         """
+        check_arguments(Curve.save, locals())
         if "run" in (read_table(folder) or {}):
             text = f"{folder}: is the checkpoint of a path, which this curve would overwrite."
             raise TnmarsError(Problem(text, "Give another folder. tnmars.load_curve reads a checkpoint too."))
@@ -139,6 +144,7 @@ class Curve:
 
     def report(self, path: str | Path) -> None:
         """Writes an HTML page with a picture of the curve, the table of its points and the reason for the choice."""
+        check_arguments(Curve.report, locals())
         order = sorted(range(len(self.points)), key=lambda at: self.points[at].ratio)
         scores = [(self.points[at].ratio, self.points[at].score) for at in order]
         rows = [self.row(self.points[at]) for at in order]
@@ -158,6 +164,7 @@ class Curve:
 
     def row(self, point: Point) -> tuple[str, ...]:
         """The cells of a point in a table."""
+        check_arguments(Curve.row, locals())
         mark = "*" if point is self.chosen and self.is_finished else ""
         ranks = " ".join(dashed(sizes.values()) for sizes in point.ranks.values())
         return (

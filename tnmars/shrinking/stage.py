@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tnmars.arguments import check_arguments
 from tnmars.models.rates import annealed
 from tnmars.shrinking.optimizer import optimizer_for
 from tnmars.shrinking.scores import NotFiniteError, agreed, check_samples, score_of
@@ -42,6 +43,7 @@ class Stage:
 
     def factor(self, step: int) -> float:
         """The factor of all learning rates at a step, from 0; for `torch.optim.lr_scheduler.LambdaLR`, say."""
+        check_arguments(Stage.factor, locals())
         return annealed(min(step + 1, self.steps), self.steps, self._path.settings.ramp)
 
     def step(self) -> None:
@@ -74,6 +76,7 @@ class Stage:
                 has a score already. A score that is not finite repeats the first stage at a lower rate if `start` was
                 given, is an error there otherwise, and ends the path later.
         """
+        check_arguments(Stage.report, locals(), but=("samples",))
         self._path._check_open(self)
         try:
             found = agreed(lambda: score_of(score, check_samples(samples), verb="the score is"))

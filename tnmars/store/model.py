@@ -17,6 +17,8 @@ from torch.nn.parameter import is_lazy
 from tnmars.arguments import check_arguments
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing, nearest
 from tnmars.graph import Graph
+from tnmars.graph.kinds import KINDS
+from tnmars.graph.options import canonical
 from tnmars.layer.cores import check_parameters, computed
 from tnmars.layer.distributed import is_first_rank, is_sharded
 from tnmars.layer.distributed import whole as whole_tensor
@@ -29,8 +31,6 @@ from tnmars.store.loading import Loading, Stored, plain_name, prefix_of
 
 SIZES = ["in_features", "out_features", "in_channels", "out_channels", "kernel_size", "num_embeddings", "embedding_dim"]
 """The sizes that both a layer of torch and the compiled one that replaces it have."""
-OPTIONS = ["stride", "padding", "dilation", "groups", "padding_mode", "mode"]
-"""The options under the names of torch's layers, one number standing for all axes."""
 MODEL = "model."
 """The prefix of a model's tensors in a checkpoint, which holds other tensors too."""
 
@@ -225,17 +225,36 @@ def _other_kind(old: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]
     elif isinstance(found, Graph) and not layer.graph.rules.layout and found.dense_shape != layer.graph.dense_shape:
         shapes = f"has modes of sizes {found.dense_shape}, but {layer.graph.dense_shape}"
         yield Problem(f"layer '{name}' {shapes} in the file.")
-    elif isinstance(found, DenseLayer):
-        for option in OPTIONS:
-            had, wanted = getattr(old, option, None), getattr(layer, option, None)
-            if _on_axes(had, len(found.kernel)) != _on_axes(wanted, len(found.kernel)):
-                yield Problem(f"layer '{name}' has {option} {had!r}, but {wanted!r} in the file.")
+    else:
+        yield from _other_options(old, found, name, layer)
 
 
-def _on_axes(option: object, ndim: int) -> object:
-    """An option of a convolution with one number for each axis."""
-    option = 0 if option == "valid" else option
-    return (option,) * ndim if isinstance(option, int) else option
+def _other_options(old: nn.Module, found: Graph | DenseLayer, name: str, layer: TNModule) -> Iterator[Problem]:
+    """Options, bias included, with which a layer of the model computes something else than the one in the file."""
+    have, want = _options(found), _options(layer.graph)
+    if isinstance(old, (nn.Embedding, nn.EmbeddingBag)):
+        have["padding_idx"] = old.padding_idx
+        if isinstance(old, nn.Embedding) and "padding_idx" not in want:
+            del have["padding_idx"]  # a row that is trained is no padding for a compiled layer
+    for option in dict.fromkeys([*have, *want]):
+        had, wanted = have.get(option), want.get(option)
+        if had == wanted:
+            continue
+        if option == "bias":
+            yield Problem(
+                f"layer '{name}' has {'a' if had else 'no'} bias, but {'one' if wanted else 'none'} in the file."
+            )
+        else:
+            shown, held = getattr(old, option, had), getattr(layer, option, wanted)
+            yield Problem(f"layer '{name}' has {option} {shown!r}, but {held!r} in the file.")
+
+
+def _options(found: Graph | DenseLayer) -> dict[str, object]:
+    """The options of a layer that differ from torch's defaults; its groups and its bias always."""
+    if isinstance(found, Graph):
+        return {**dict(found.options), "groups": found.groups, "bias": found.has_bias}
+    options = dict(canonical(KINDS[found.kind], found.options, found.inside))
+    return {**options, "groups": found.groups, "bias": found.bias is not None}
 
 
 def _unfit(module: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]:

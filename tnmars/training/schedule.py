@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-from tnmars.arguments import check_arguments, own_seed
+from tnmars.arguments import check_arguments, check_state, own, own_seed
 from tnmars.errors import TnmarsError
 from tnmars.layer.distributed import from_first_rank, whole
 from tnmars.layer.masks import redraw_all_
@@ -136,6 +136,12 @@ class MaskSchedule:
         Raises:
             TnmarsError: If logits of gates have become NaN, which is looked for every 100 steps.
         """
+        check_arguments(MaskSchedule.step, locals())
+        for name, value in (("loss", loss), ("penalty", penalty)):
+            if isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex()):
+                raise TnmarsError(
+                    f"{name} has shape {tuple(value.shape)} and type {value.dtype}, but must be a number."
+                )
         if not self.is_warm:
             self._guards.step(loss, penalty)
         self.steps += 1
@@ -165,8 +171,11 @@ class MaskSchedule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state of `state_dict`, with the noise of its step."""
-        for key in self.state_dict():
-            setattr(self, key, state[key])
+        check_arguments(MaskSchedule.load_state_dict, locals())
+        before = self.state_dict()
+        check_state(state, before)
+        for key in before:
+            setattr(self, key, own(state[key]))
         self._first = None
         self._set()
 
