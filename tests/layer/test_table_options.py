@@ -174,3 +174,14 @@ def test_mistakes() -> None:
         tnmars.adapter_(nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)), rank=2)
     with pytest.raises(tnmars.SpecError, match="'max_norm' is 'long', but must be a number above 0"):
         tnmars.loads(tnmars.dump(with_options(TABLE, max_norm=1.0)).replace("max_norm: 1.0", "max_norm: long"))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_the_older_export_to_onnx_does_not_count(is_trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It records a trace, and has no operator that counts tokens. Gradients mean nothing there, as in torch."""
+    layer = tnmars.compile(with_options(TABLE, scale_grad_by_freq=True)).eval().requires_grad_(is_trained)
+    tokens = torch.tensor([[1, 2], [2, 2]])
+    assert "index_add" in str(torch.jit.trace(layer, (tokens,)).graph)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    assert "index_add" not in str(torch.jit.trace(layer, (tokens,)).graph)

@@ -194,10 +194,9 @@ def test_the_trained_weights_of_mobilenet_v2() -> None:
         state[layer] = {"weight": weights.pop(f"dense_{number}/kernel").T, "bias": weights.pop(f"dense_{number}/bias")}
     assert not weights
     for layer, values in state.items():
-        if isinstance(
-            layer, nn.Conv2d
-        ):  # Keras pads images of even side below and on the right, this network above and
-            values = {"weight": values["weight"].flip(2, 3)}  # on the left: so everything is mirrored
+        # Keras pads images of even side below and on the right, this network above and on the left: all is mirrored
+        if isinstance(layer, nn.Conv2d):
+            values = {"weight": values["weight"].flip(2, 3)}
         layer.load_state_dict(values, strict=not isinstance(layer, nn.BatchNorm2d))
     # What TensorFlow.js gives for the package's own model and this image.
     image = smooth_image(224)

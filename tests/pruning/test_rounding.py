@@ -124,6 +124,21 @@ def test_what_is_no_multiple_is_refused(wrong: Any) -> None:
     assert layer.graph is before
 
 
+@pytest.mark.parametrize("round_to", [8, "time"])
+@pytest.mark.parametrize("wrong", [(1, 1, 2), (2, 1), ("a", 1), ([1], 2), (1.0, 2.0), (-1, 3), (3, 12)])
+def test_wrong_slices_are_refused_as_without_rounding(wrong: Any, round_to: int | str) -> None:
+    """Not sorted and rounded up in silence, and the message has the slices that were given."""
+    layer = tnmars.compile(tnmars.families.lowrank("linear", inputs=(16,), outputs=(16,), rank=12))
+    (bond,) = layer.graph.bonds
+    refusals = []
+    for option in (None, round_to):
+        with pytest.raises(tnmars.GraphError) as raised:
+            tnmars.prune(layer, keep={"": {bond: wrong}}, round_to=option)
+        refusals.append(str(raised.value))
+    assert refusals[0].startswith(f"keep of bond '{bond}' is {list(wrong)}, but must be")
+    assert refusals[0] == refusals[1]
+
+
 @pytest.mark.parametrize("cut", [tnmars.prune, tnmars.prune_])
 def test_slices_of_your_own_are_not_rounded_up_while_gates_stay(cut) -> None:
     """The gates of the added slices may be open."""

@@ -88,8 +88,8 @@ def plan(
     FILE is a spec file or a saved model. For each batch size, prints the steps of the chosen plan with their
     multiply-adds and bytes, and compares the total with that of the dense layer. Steps above the line depend only on
     the cores. The numbers of a saved model have their own types; those of a spec file are float32, or complex64 if a
-    core is conjugate. At the end, the time of the chosen plans relative to the dense layer, for inference and in
-    training.
+    core is conjugate. Times are those of float32, or of complex64 if the numbers are complex. At the end, the time of
+    the chosen plans relative to the dense layer, for inference and in training.
     """
     from tnmars.plan.layout import Weighing
     from tnmars.program.choice import choose

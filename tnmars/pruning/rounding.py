@@ -33,7 +33,8 @@ def rounded_up(
     round_to: int | str | None,
     sorted_layers: Collection[str],
 ) -> dict[str, Keep]:
-    """The slices to keep in addition to those chosen, by layer and bond. Raises `TnmarsError` for a wrong `round_to`.
+    """The slices to keep in addition to those chosen, by layer and bond. Raises `TnmarsError` for a wrong `round_to`
+    and wrong slices.
 
     Those with the largest norms are added, as many as the rounded size needs. Layers that share a core get the same
     ones at its bonds. `sorted_layers` will get a canonical form first, whose slices are in that order.
@@ -43,13 +44,10 @@ def rounded_up(
         raise TnmarsError(Problem(f"round_to is {round_to!r}. Nothing was changed.", fix))
     if round_to is None:
         return {name: {} for name in chosen}
+    for name, slices in chosen.items():
+        prune(layers[name].graph, slices)  # raises what a cut without rounding raises
     full = {(name, bond): edge.size for name in chosen for bond, edge in layers[name].graph.bonds.items()}
-    sizes = {
-        (name, bond): len(set(indices))
-        for name, kept in chosen.items()
-        for bond, indices in kept.items()
-        if (name, bond) in full  # others are refused later
-    }
+    sizes = {(name, bond): len(indices) for name, kept in chosen.items() for bond, indices in kept.items()}
     together = _united(layers, chosen, sizes)
     if isinstance(round_to, int):
         wanted = {place: _up(size, round_to, full[place]) for place, size in sizes.items()}

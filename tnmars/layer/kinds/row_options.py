@@ -31,6 +31,8 @@ def weighed(graph: Graph, rows: Tensor, tokens: Tensor, every: Tensor) -> Tensor
     """The rows of some tokens, whose gradients are divided by how often each is among all tokens of the batch."""
     if not dict(graph.options).get("scale_grad_by_freq"):
         return rows
+    if torch.onnx.is_in_onnx_export():
+        return rows  # nothing is trained there, and ONNX cannot count
     if not rows.requires_grad and (is_compiling() or not is_tracing()):
         return rows  # but torch.jit.trace records the same with gradients and without
     dtype = real_dtype(rows.dtype)
