@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from copy import deepcopy
 from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
@@ -225,3 +226,13 @@ def test_sideways_scrolling_would_be_seen(many: tnmars.reporting.Report, tmp_pat
     wide = page(many).replace("</main>", '<p style="width:700px">x</p></main>')
     told = framed(wide, tmp_path)
     assert told["wide"] == 712 and told["outside"] == ["x"]
+
+
+def test_the_command_names_layers_that_are_not_compared(
+    layer: tnmars.TNModule, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tnmars.save(nn.ModuleDict({"a": layer, "b": deepcopy(layer)}), tmp_path / "both")
+    tnmars.save(nn.ModuleDict({"a": layer}), tmp_path / "one")
+    files = [str(tmp_path / name) for name in ("both", "one")]
+    assert cli.run(["report", *files, "-o", str(tmp_path / "r.html"), "--no-measure"]) == 0
+    assert "\ncompiled only before, and so not shown: b\nwrote" in capfd.readouterr().out

@@ -438,14 +438,14 @@ OTHERS = {
         lambda: nn.ConvTranspose2d(4, 6, 3),
         "is of kind 'conv_transpose', but of kind 'conv' in the file",
     ),
-    "bilinear": (tnmars.loads(SMALL), lambda: nn.Bilinear(12, 12, 10), "is a Bilinear: no layer of torch that"),
-    "recurrent": (tnmars.loads(SMALL), lambda: nn.GRU(12, 10), "is a GRU: no layer of torch that"),
-    "norm": (tnmars.loads(SMALL), lambda: nn.BatchNorm1d(12), "is a BatchNorm1d: no layer of torch that"),
-    "lazy": (CONV, lambda: nn.LazyLinear(6), "is a LazyLinear: its weight is not initialized"),
+    "bilinear": (tnmars.loads(SMALL), lambda: nn.Bilinear(12, 12, 10), "is of type Bilinear: no layer of torch that"),
+    "recurrent": (tnmars.loads(SMALL), lambda: nn.GRU(12, 10), "is of type GRU: no layer of torch that"),
+    "norm": (tnmars.loads(SMALL), lambda: nn.BatchNorm1d(12), "is of type BatchNorm1d: no layer of torch that"),
+    "lazy": (CONV, lambda: nn.LazyLinear(6), "is of type LazyLinear: its weight is not initialized"),
     "own forward": (
         tnmars.loads(SMALL),
         lambda: OwnForward(12, 10),
-        "is a OwnForward: OwnForward has a forward method of its own",
+        "is of type OwnForward: OwnForward has a forward method of its own",
     ),
 }
 

@@ -87,4 +87,6 @@ def report(
     for layer in result.layers:
         first, second = layer.before.count.cores, layer.after.count.cores
         click.echo(f"{layer.title}: {first:,} -> {second:,} parameters, {layer.after.count.sentence}")
+    for note in result.notes:
+        click.echo(note)
     click.echo(f"wrote {output}")

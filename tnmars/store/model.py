@@ -216,7 +216,7 @@ def _other_kind(old: nn.Module, name: str, layer: TNModule) -> Iterator[Problem]
     if not isinstance(found, (Graph, DenseLayer)):
         if not isinstance(old, Shell):
             why = found or "no layer of torch that a compiled one can stand for"
-            text = f"layer '{name}' of the model is a {type(old).__name__}: {why}."
+            text = f"layer '{name}' of the model is of type {type(old).__name__}: {why}."
             yield Problem(text, "Put the compiled layer, or torch.nn.Identity(), in its place first.")
         return
     have, want = found.kind, layer.graph.kind
