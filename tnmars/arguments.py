@@ -96,7 +96,7 @@ def own(value: Any, *, arrays: bool = False) -> Any:
 def check_state(state: Mapping[str, Any], like: Mapping[str, Any]) -> None:
     """Raises `TnmarsError` if a state lacks an entry of another, or has one of another type.
 
-    >>> check_state({"steps": 3}, {"steps": 0})
+    >>> check_state({"steps": 3, "rate": 1}, {"steps": 0, "rate": 0.5})
     >>> check_state({}, {"steps": 0})
     Traceback (most recent call last):
     tnmars.errors.TnmarsError: state has no 'steps', so it is not what state_dict() returned. Nothing was changed.
@@ -104,7 +104,8 @@ def check_state(state: Mapping[str, Any], like: Mapping[str, Any]) -> None:
     for name, value in like.items():
         if name not in state:
             raise TnmarsError(f"state has no '{name}', so it is not what state_dict() returned. Nothing was changed.")
-        if value is not None and type(own(state[name])) is not type(value):
+        given = type(own(state[name]))
+        if value is not None and given is not type(value) and not (given is int and type(value) is float):
             wanted = _wanted([type(value)])
             raise TnmarsError(f"state['{name}'] is {shown(state[name])}, but must be {wanted}. Nothing was changed.")
 

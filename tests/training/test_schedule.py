@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import tnmars
+from tnmars.errors import TnmarsError
 
 
 class Net(nn.Module):
@@ -93,3 +95,25 @@ def test_the_noise_of_a_plain_model_stays_as_it_was() -> None:
     tnmars.MaskSchedule(model, 10, seed=3).step()
     expected = [[2.715551, 0.681109, -0.394582, -0.19948], [-1.349737, 1.375725, 1.712607, -0.317052]]
     assert [[round(value, 6) for value in one.tolist()] for one in noise(model)] == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"every": 0}, "every is 0, but must be at least 1"),
+        ({"steps": -5}, "steps is -5, but must be at least 0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1, but must be at least 0"),
+        ({"decay_steps": 0.0}, "decay_steps is 0.0, but must be a number above 0"),
+        ({"decay_steps": float("nan")}, "decay_steps is nan, but must be a number above 0"),
+    ],
+)
+def test_a_state_that_no_schedule_has_is_refused_and_changes_nothing(changed: dict[str, Any], text: str) -> None:
+    layer = tnmars.compile(tnmars.families.lowrank("linear", inputs=(6,), outputs=(5,), rank=4), selector=tnmars.Mars())
+    schedule = tnmars.MaskSchedule(layer, 100, seed=0)
+    schedule.step()
+    before = schedule.state_dict()
+    with pytest.raises(TnmarsError, match=text):
+        schedule.load_state_dict({**before, "seed": 7, **changed})
+    assert schedule.state_dict() == before
+    schedule.load_state_dict({**before, "decay_steps": 5})  # an integer where a float is
+    assert schedule.progress == 1 / 5

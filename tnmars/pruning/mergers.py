@@ -1,4 +1,4 @@
-"""Mergers of neighboring cores after a cut, each of which saves both parameters and planned time."""
+"""Mergers of neighboring cores after a cut, which save both parameters and planned time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_PLANS = 64
 """The maximum number of mergers that are planned when a layer is simplified."""
 MOST_CORES = 4096
 """The number of cores of all these plans together: fewer mergers are planned in graphs with hundreds of cores."""
-ONE_BY_ONE = 64
+ONE_BY_ONE = 12
 """In graphs with more cores many pairs are merged at a time, because each pair of its own would need a plan."""
 
 
@@ -21,7 +21,7 @@ def mergers(graph: Graph, planner: Planner) -> list[Rewrite]:
     """Mergers of cores, one after the other, each of which saves parameters and planned time.
 
     In a small graph each merges two cores. In a large one it merges as many pairs as there are, and half of them after
-    every failure.
+    every failure: the time that it saves is that of all of its pairs together.
     """
     rewrites = list[Rewrite]()
     time = planned_time(graph, planner)

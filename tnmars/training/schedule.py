@@ -91,14 +91,9 @@ class MaskSchedule:
         seed = own_seed(seed)
         if decay_steps is None and total_steps is None:
             raise TnmarsError("the schedule needs a length: give total_steps, or decay_steps for the temperature.")
-        if warmup_steps < 0:
-            raise TnmarsError(f"warmup_steps is {warmup_steps}, but must be at least 0.")
-        if every < 1:
-            raise TnmarsError(f"every is {every}, but must be at least 1.")
+        _check_lengths(decay_steps, warmup_steps, every)
         if total_steps is not None and warmup_steps >= total_steps:
             raise TnmarsError(f"warmup_steps is {warmup_steps}, but must be less than total_steps, {total_steps}.")
-        if decay_steps is not None and not (isfinite(decay_steps) and decay_steps > 0):
-            raise TnmarsError(f"decay_steps is {decay_steps}, but must be a number above 0.")
         if decay_steps is None:
             assert total_steps is not None
             decay_steps = max(total_steps - warmup_steps, 1)
@@ -170,12 +165,16 @@ class MaskSchedule:
         return {key: getattr(self, key) for key in keys}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state of `state_dict`, with the noise of its step."""
+        """Continues from a state of `state_dict`, with the noise of its step. Raises `TnmarsError` for another one."""
         check_arguments(MaskSchedule.load_state_dict, locals())
         before = self.state_dict()
         check_state(state, before)
-        for key in before:
-            setattr(self, key, own(state[key]))
+        given = {key: own(state[key]) for key in before}
+        _check_lengths(given["decay_steps"], given["warmup_steps"], given["every"])
+        if given["steps"] < 0:
+            raise TnmarsError(f"steps is {given['steps']}, but must be at least 0.")
+        for key, value in given.items():
+            setattr(self, key, value)
         self._first = None
         self._set()
 
@@ -215,6 +214,16 @@ class MaskSchedule:
     def _logits(self) -> Tensor:
         logits = [whole(value.detach()).reshape(-1) for _, layer in layers(self.model) for value in layer.logits()]
         return torch.cat(logits).clone() if logits else torch.zeros(0)
+
+
+def _check_lengths(decay_steps: float | None, warmup_steps: int, every: int) -> None:
+    """Raises `TnmarsError` for numbers of steps that no schedule has."""
+    if warmup_steps < 0:
+        raise TnmarsError(f"warmup_steps is {warmup_steps}, but must be at least 0.")
+    if every < 1:
+        raise TnmarsError(f"every is {every}, but must be at least 1.")
+    if decay_steps is not None and not (isfinite(decay_steps) and decay_steps > 0):
+        raise TnmarsError(f"decay_steps is {decay_steps}, but must be a number above 0.")
 
 
 def unwrapped(model: nn.Module, name: str) -> str:
