@@ -304,7 +304,7 @@ def good_calls() -> dict[str, Callable[[], dict[str, Any]]]:
         calls[f"topology.{name}"] = lambda: dict(graph=GRAPH, term=TERM)
     for name in ("parts", "is_tree"):
         calls[f"topology.{name}"] = lambda: dict(term=TERM)
-    calls["topology.common"] = lambda: dict(term=TERM, bond="r", ends=None)
+    calls["topology.common"] = lambda: dict(term=TERM, bond="r")
     calls["topology.cut"] = lambda: dict(graph=GRAPH, term=TERM, bond="r")
     calls["topology.isomorphic"] = lambda: dict(a=GRAPH, b=GRAPH)
     return calls

@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -104,7 +104,7 @@ def cycles(graph: Graph, term: Term) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(map(tuple, found), key=lambda cycle: [order[edge] for edge in cycle]))
 
 
-def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = None) -> tuple[str, ...]:
+def common(term: Term, bond: str) -> tuple[str, ...]:
     """The modes that every end of a bond lists. For each of their values the bond has slices of its own.
 
     >>> from tnmars.graph import Core, Edge
@@ -113,9 +113,14 @@ def common(term: Term, bond: str, ends: Mapping[str, Sequence[str]] | None = Non
     ('b',)
     """
     check_arguments(common, locals())
-    cores = (ends or term.ends()).get(bond)
+    cores = term.ends().get(bond)
     if cores is None:
         raise _unknown(term, bond)
+    return _common(term, cores)
+
+
+def _common(term: Term, cores: Sequence[str]) -> tuple[str, ...]:
+    """The modes that all of some cores list."""
     listed = [set(core.edges) for core in term.cores if core.name in cores]
     bonds = {found.name for found in term.bonds}
     return tuple(sorted(set.intersection(*listed) - bonds))
@@ -149,7 +154,7 @@ def narrow_cuts(graph: Graph, term: Term) -> dict[str, dict[str, cuts.Cut | None
     found = {}
     for bond in term.bonds:
         cores = ends[bond.name]
-        others, absent = frozenset(cores), frozenset((bond.name, *common(term, bond.name, ends)))
+        others, absent = frozenset(cores), frozenset((bond.name, *_common(term, cores)))
         found[bond.name] = {core: cuts.narrower(net, bond.size, (core,), others, absent) for core in cores}
     return found
 
