@@ -255,7 +255,7 @@ def test_expected_counts_are_exact_for_hard_gates(graph: Graph, data: st.DataObj
     set_gates(layer, full)
     form = layer.plan("infer", 4)
     measured = tnmars.program.form.total(tnmars.program.form.measure(form)).macs
-    assert tnmars.expected(layer, "macs").item() == measured
+    assert tnmars.expected(layer, "macs").item() == pytest.approx(measured, rel=1e-6)  # float32 has 24 bits
 
 
 @pytest.mark.parametrize("price", ["uniform", "parameters", "macs", "bic"])
