@@ -2,7 +2,9 @@
 
 It is a small process, so that a child pays for its file alone and not for what other tests have left in memory.
 
-Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. Run by tests/spec/test_mutations.py.
+Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. The seconds, in the limit too, are those of a machine that runs
+`STEPS` steps of a loop in `REFERENCE` seconds; on a slower one, a process gets more of its time. Run by
+tests/spec/test_mutations.py.
 """
 
 from __future__ import annotations
@@ -11,10 +13,30 @@ import io
 import os
 import resource
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
+from math import ceil
 from pathlib import Path
+from statistics import median
 
 from tnmars.cli import run
+
+STEPS, REFERENCE = 100_000, 0.015
+"""The steps of a loop that dicts, calls and comparisons are part of, and the CPU seconds that they take."""
+
+
+def slowness(runs: int = 9) -> float:
+    """How many times slower than the reference this machine runs Python now; at least 1."""
+    return max(1.0, median(_loop() for _ in range(runs)) / REFERENCE)
+
+
+def _loop() -> float:
+    seen: dict[int, int] = {}
+    start = time.process_time()
+    for step in range(STEPS):
+        place = step % 97
+        seen[place] = max(seen.get(place, 0), step)
+    return time.process_time() - start
 
 
 def limit(megabytes: int, seconds: int) -> None:
@@ -43,6 +65,7 @@ def _end_with_check(path: Path, log: str, megabytes: int, seconds: int) -> None:
 
 
 def main(warm: str, megabytes: int, seconds: int) -> None:
+    factor = slowness()
     for name in sorted(Path(warm).glob("*.yaml")):  # loads what is loaded late
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             run(["check", str(name)])
@@ -51,10 +74,10 @@ def main(warm: str, megabytes: int, seconds: int) -> None:
         path, log = line.rstrip("\n").split("\t")
         child = os.fork()
         if child == 0:
-            _end_with_check(Path(path), log, megabytes, seconds)
+            _end_with_check(Path(path), log, megabytes, ceil(seconds * factor))
         _, status, used = os.wait4(child, 0)
-        told = f"{os.waitstatus_to_exitcode(status)} {used.ru_utime + used.ru_stime}\n"
-        os.write(1, told.encode())
+        line = f"{os.waitstatus_to_exitcode(status)} {(used.ru_utime + used.ru_stime) / factor}\n"
+        os.write(1, line.encode())
 
 
 if __name__ == "__main__":
