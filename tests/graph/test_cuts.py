@@ -10,6 +10,7 @@ from math import inf, isclose, log, prod
 
 import networkx as nx
 from hypothesis import given, settings
+from machine import slowness
 from strategies import CutTask, cases, cut_tasks
 
 from tnmars.graph.cuts import Cut, min_cut, narrower, network
@@ -136,9 +137,9 @@ def test_200_bonds_are_quick() -> None:
             if row in (0, 9) or column in (0, 9):
                 ends[f"i{row}_{column}"] = [here]
     net = network(ends, {edge: 2 + len(edge) % 3 for edge in ends}, [edge for edge in ends if edge[0] == "i"])
-    start = time.perf_counter()
+    start = time.process_time()
     assert min_cut(net, ["G4_4"]).size > 1
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5 * slowness()
 
 
 def test_needs_no_networkx_and_no_numpy() -> None:

@@ -20,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import EXACT, MODEL, OPTIMIZERS, WEIGHINGS, run
+from machine import slowness
 from strategies import cases, graphs
 
 import tnmars
@@ -138,7 +139,7 @@ def test_large_graphs_are_planned(name: str) -> None:
     for weighing in WEIGHINGS:
         start = process_time()
         forms = choice.choose(graph, 16, weighing)
-        assert process_time() - start < 4, "seconds of this thread; a second or two on an idle machine"
+        assert process_time() - start < 4 * slowness(), "CPU seconds; a second or two on a fast machine"
         for form in forms:
             verify(form.program)
             with torch.no_grad():

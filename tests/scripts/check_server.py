@@ -2,9 +2,8 @@
 
 It is a small process, so that a child pays for its file alone and not for what other tests have left in memory.
 
-Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. The seconds, in the limit too, are those of a machine that runs
-`STEPS` steps of a loop in `REFERENCE` seconds; on a slower one, a process gets more of its time. Run by
-tests/spec/test_mutations.py.
+Reads `FILE LOG` lines, writes `STATUS SECONDS` lines. The seconds, in the limit too, are those of a fast machine; see
+`machine.slowness`. Run by tests/spec/test_mutations.py.
 """
 
 from __future__ import annotations
@@ -13,30 +12,15 @@ import io
 import os
 import resource
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from math import ceil
 from pathlib import Path
-from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import slowness
 
 from tnmars.cli import run
-
-STEPS, REFERENCE = 100_000, 0.015
-"""The steps of a loop that dicts, calls and comparisons are part of, and the CPU seconds that they take."""
-
-
-def slowness(runs: int = 9) -> float:
-    """How many times slower than the reference this machine runs Python now; at least 1."""
-    return max(1.0, median(_loop() for _ in range(runs)) / REFERENCE)
-
-
-def _loop() -> float:
-    seen: dict[int, int] = {}
-    start = time.process_time()
-    for step in range(STEPS):
-        place = step % 97
-        seen[place] = max(seen.get(place, 0), step)
-    return time.process_time() - start
 
 
 def limit(megabytes: int, seconds: int) -> None:
