@@ -149,6 +149,14 @@ def test_only_what_is_named_changes() -> None:
     assert model[0].graph.bonds["r1"].size == 4 and model[1].cores.get("A") is kept
 
 
+def test_a_model_without_bonds_cannot_be_widened() -> None:
+    """A pruned one, for example: it would stay as it is without a word."""
+    small = tnmars.prune(tnmars.compile(LOWRANK), ranks=1)
+    assert not small.graph.bonds
+    with pytest.raises(TnmarsError, match=r"no layer .* has a bond that could be widened\. Nothing was changed"):
+        tnmars.widen_(small, 3)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

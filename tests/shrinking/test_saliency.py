@@ -130,3 +130,17 @@ def test_what_a_rule_returns_is_checked(given: object, words: str) -> None:
     weights: dict[str, dict[str, Tensor]] = {"0": {"r1": torch.ones(3)}}
     with pytest.raises(TnmarsError, match=words):
         check(given, weights)
+
+
+def test_the_target_is_moved_to_the_device_of_the_model() -> None:
+    """The meta device stands for an accelerator. The loss ends the pass, because nothing can be read from there."""
+    model = tnmars.compile(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=4), device="meta")
+    seen = []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append((output.device.type, target.device.type))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        from_gradients([(((torch.randn(3, 8),), {}), torch.randn(3, 6))], loss)(model, {"": {"r": torch.ones(4)}})
+    assert seen == [("meta", "meta")]

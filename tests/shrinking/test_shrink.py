@@ -333,6 +333,17 @@ def test_data_without_an_end_train_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert curve.chosen.parameters <= 90
 
 
+def by_name(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """A batch as the data collators of transformers make it."""
+    x, y = map(torch.stack, zip(*samples, strict=True))
+    return {"labels": y, "input": x}
+
+
+def test_batches_may_be_mappings() -> None:
+    """`nn.Sequential` calls its argument `input`. Only the form of the batches differs, so the curves are the same."""
+    assert_same(shrunk(train=loader(collate_fn=by_name), budget=70), shrunk(budget=70))
+
+
 class Once:
     """Batches that can be read only once, though that does not show."""
 
@@ -354,7 +365,8 @@ class Once:
         ({"train": X}, "train is a tensor"),
         ({"train": TensorDataset(X, Y)}, "train is a TensorDataset, which yields single samples"),
         ({"train": 3}, "train is of type int, but must be an iterable of batches"),
-        ({"train": [{"x": X}]}, "batch 0 of train is a dict, but must be a tuple of inputs and a target"),
+        ({"train": [3]}, "batch 0 of train is of type int, but must be a tuple of inputs and a target"),
+        ({"train": [{"x": X}]}, "batch 0 of train has the keys x, but no 'labels'"),
         ({"train": Once()}, "train has batches only in its first pass"),
         ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),

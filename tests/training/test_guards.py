@@ -53,6 +53,58 @@ def test_a_collapse_is_said_once(name: str) -> None:
     assert run(layer, schedule, 3.0) == []
 
 
+def noisy(mean: float, steps: int, seed: int = 0) -> list[float]:
+    """Losses with a deviation of a tenth, as batches have them."""
+    return (mean + 0.1 * torch.randn(steps, generator=torch.Generator().manual_seed(seed))).tolist()
+
+
+def steps(schedule: tnmars.MaskSchedule, losses: list[float]) -> list[str]:
+    """The warnings of some steps with these losses, of which every other one is given as a tensor."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for at, loss in enumerate(losses):
+            schedule.step(torch.tensor(loss) if at % 2 else loss)
+    return [str(entry.message) for entry in seen if "has moved" not in str(entry.message)]
+
+
+@pytest.mark.parametrize(("after", "count"), [(1.609, 1), (1.52, 0)])
+def test_a_small_rise_is_a_collapse_only_beyond_the_noise(after: float, count: int) -> None:
+    """From 1.5 to chance among five classes; the mean of 100 such losses has a standard error of 0.01."""
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert steps(schedule, noisy(1.5, 2 * WINDOW)) == []
+    shut(layer, 3)
+    assert len(steps(schedule, noisy(after, 3 * WINDOW, seed=1))) == count
+
+
+def test_a_collapse_in_the_first_steps_is_seen() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert steps(schedule, [1.6, 1.5, 1.4, 1.3] * 5) == []
+    shut(layer, 3)
+    assert len(steps(schedule, [1.6, 1.6, 1.7] * 20)) == 1
+
+
+def test_a_loss_of_nan_is_passed_over() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert steps(schedule, [float("nan")] * WINDOW + [1.0] * WINDOW) == []
+    shut(layer, 3)
+    assert len(steps(schedule, [2.0] * WINDOW)) == 1
+
+
+def test_a_collapse_without_gates_is_seen() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Ard())
+    schedule = schedule_of(layer)
+    assert steps(schedule, noisy(1.0, WINDOW)) == []
+    with torch.no_grad():
+        for core in layer.cores.parameters():
+            core.narrow(core.shape.index(4), 1, 3).mul_(1e-6)
+    assert [len(kept) for kept in tnmars.keep(layer)[""].values()] == [1]
+    (text,) = steps(schedule, noisy(2.0, WINDOW))
+    assert tnmars.Ard.keeps_more in text and "mask_lr" not in text
+
+
 def test_healthy_training_says_nothing() -> None:
     layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
     schedule = schedule_of(layer)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tnmars.arguments import check_arguments, own
 from tnmars.errors import Problem, TnmarsError
@@ -35,6 +35,10 @@ class Gating:
     schedule: MaskSchedule | None = None
     state: dict[str, Any] | None = None
     """The state of the schedule in the checkpoint that training goes on from."""
+    loss: Tensor | float | None = None
+    """The loss since the last step, if the trainer has told it; the guards of the schedule look at it."""
+    penalty: Tensor | None = None
+    """What the penalty of the coming step adds to it."""
 
     def begin(self, model: nn.Module, total_steps: int, optimizer: Any = None, done: int = 0) -> None:
         """Makes the schedule, which begins after `done` steps, or where the checkpoint has left it."""
@@ -51,13 +55,16 @@ class Gating:
 
     def add_gradient(self, model: nn.Module) -> None:
         """Adds the gradient of the penalty to those of the loss."""
-        nats = penalty(model)
-        if nats.requires_grad:
-            torch.autograd.backward(nats / self.examples)
+        share = penalty(model) / self.examples
+        if share.requires_grad:
+            torch.autograd.backward(share)
+        self.penalty = share.detach()
 
     def moved(self) -> None:
+        """Goes on to the next step."""
         if self.schedule is not None:
-            self.schedule.step()
+            self.schedule.step(self.loss, self.penalty)
+        self.loss = self.penalty = None
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint needs to go on with the same noise."""
@@ -129,6 +136,9 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
             gating.add_gradient(model)
 
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            gating.loss = (logs or {}).get("loss", gating.loss)  # the mean since the last time
+
         def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             gating.moved()
 
@@ -186,7 +196,8 @@ def lightning_callback(*, examples: int, warmup_steps: int = 0, prune: bool = Tr
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             gating.add_gradient(pl_module)
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any = None, *_: Any) -> None:
+            gating.loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             # gradients of several batches may be one step
             if gating.schedule is not None and trainer.global_step > gating.schedule.steps:
                 gating.moved()

@@ -173,12 +173,13 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 def moved(batch: Batch, device: torch.device | None) -> Batch:
     """A batch with its tensors on a device; as it is where there is none."""
-
-    def to(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) and device is not None else value
-
     args, named = batch
-    return tuple(map(to, args)), {key: to(value) for key, value in named.items()}
+    return tuple(placed(value, device) for value in args), {key: placed(value, device) for key, value in named.items()}
+
+
+def placed(value: Any, device: torch.device | None) -> Any:
+    """A tensor on a device; anything else as it is, and a tensor too where there is none."""
+    return value.to(device) if isinstance(value, Tensor) and device is not None else value
 
 
 def device_of(model: nn.Module) -> torch.device | None:

@@ -50,13 +50,15 @@ def widen_(
             a table of bonds. With one number, bonds that are wider already stay as they are.
         optimizer: The optimizer of the model; its parameter groups follow, and its state is padded with zeros.
         start: `"random"`, normal numbers; or `"gradient"`, the leading directions of the gradient that the cores have
-            now (`.grad`, from a backward pass just before), from which the loss falls fastest.
+            now (`.grad`, from a backward pass just before), along which the loss falls faster. Where training has come
+            to rest these gradients are near 0 and their directions mean little; then `"random"` is as good.
         scale: The size of the new entries, relative to the root mean square of their core's.
         seed: The seed of the random numbers; by default torch's random state.
 
     Raises:
-        TnmarsError: If a layer has gates or shares a core, if a name or size does not fit, if a gradient is asked for
-            but not there, or if the optimizer keeps a state that cannot follow. Nothing was changed then.
+        TnmarsError: If a layer has gates or shares a core, if a name or size does not fit, if no layer has a bond, if a
+            gradient is asked for but not there, or if the optimizer keeps a state that cannot follow. Nothing was
+            changed then.
 
     Example:
         >>> import torch, tnmars
@@ -79,6 +81,9 @@ def widen_(
         raise TnmarsError(f"scale is {scale!r}, but must be a number above 0. Nothing was changed.")
     random = None if seed is None else torch.Generator().manual_seed(seed)
     wider = [_Wider(model, name, layer, ranks, start) for name, layer in targets(model, ranks).items()]
+    if isinstance(ranks, int) and not any(entry.layer.graph.bonds for entry in wider):
+        text = "no layer of the model has a bond that could be widened. Nothing was changed."
+        raise TnmarsError(Problem(text, "Bonds of size 1 vanish when a model is cut: compile a graph that has them."))
     if optimizer is not None:
         check_state(optimizer, {value for entry in wider for value in entry.layer.cores.parameters()})
     changes: dict[nn.Parameter, Change] = {}

@@ -16,23 +16,35 @@ import numpy
 import torch
 from torch import Tensor
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.data import Batch, checked, samples
 
-SHAPE = "Give a DataLoader or a list of batches (inputs..., target). For anything else write a loop with tnmars.Stages."
+SHAPE = (
+    "Give a DataLoader or a list of batches, each (inputs..., target) or a mapping with the target under 'labels'. "
+    "For anything else write a loop with tnmars.Stages."
+)
+TARGET = "labels"
+"""The key of the target in a batch that is a mapping, as the data collators of transformers call it."""
 
 MOST = 1000
 """How many batches are counted, where data have no length."""
 
 
 def split(batch: Any, at: int) -> tuple[Batch, Any]:
-    """A batch as what the model is called with, and the target. Raises `TnmarsError` for what is not a sequence.
+    """A batch as what the model is called with, and the target. Raises `TnmarsError` for what has no such parts.
 
     >>> split((1, 2, 3), 0)
     (((1, 2), {}), 3)
+    >>> split({"ids": 1, "labels": 2}, 0)
+    (((), {'ids': 1}), 2)
     """
+    if isinstance(batch, Mapping):
+        if TARGET not in batch:
+            text = f"batch {at} of train has the keys {listing([str(key) for key in batch])}, but no '{TARGET}'."
+            raise TnmarsError(Problem(text, f"Put the target under '{TARGET}'; the model gets all others by name."))
+        return ((), {key: value for key, value in batch.items() if key != TARGET}), batch[TARGET]
     if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
-        text = f"batch {at} of train is a {type(batch).__name__}, but must be a tuple of inputs and a target."
+        text = f"batch {at} of train is of type {type(batch).__name__}, but must be a tuple of inputs and a target."
         raise TnmarsError(Problem(text, SHAPE))
     return (tuple(batch[:-1]), {}), batch[-1]
 
@@ -60,8 +72,8 @@ def count(train: Iterable[Any]) -> int:
 
 
 def _size(batch: Any) -> int:
-    inputs, target = split(batch, 0)
-    return samples(((*inputs[0], target), {}))
+    (args, named), target = split(batch, 0)
+    return samples(((*args, *named.values(), target), {}))
 
 
 class Stream:

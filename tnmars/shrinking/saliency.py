@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.graph import Graph
 from tnmars.layer.module import TNModule
-from tnmars.models.data import Batch, call
+from tnmars.models.data import Batch, call, device_of, placed
 from tnmars.pruning.by_rank import compiled_layers
 
 Saliencies = Mapping[str, Mapping[str, Tensor]]
@@ -70,7 +70,9 @@ def from_gradients(batches: Iterable[tuple[Batch, Any]], loss: Loss, count: int 
             model.eval()
             for inputs, target in islice(batches, count):
                 model.zero_grad()
-                loss(call(model, inputs), target).backward()  # type: ignore[no-untyped-call]
+                with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in eval()
+                    output = call(model, inputs)
+                    loss(output, placed(target, device_of(model))).backward()  # type: ignore[no-untyped-call]
                 for name, layer in known.items():
                     for bond, value in _products(layer).items():
                         total[name][bond] += value.square().cpu()

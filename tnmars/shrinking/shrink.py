@@ -19,7 +19,7 @@ from tnmars.layer.distributed import from_first_rank, has_ranks, is_first_rank, 
 from tnmars.layer.module import layers
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
-from tnmars.models.data import call, device_of, moved
+from tnmars.models.data import call, device_of, moved, placed
 from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
 from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.model import share_
@@ -80,7 +80,8 @@ def shrink(
             require a gradient are trained; layers with a core that does not are not cut. Modules without such
             parameters that are in evaluation mode, such as a frozen BatchNorm, stay there.
         train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
-            the model's inputs and, last, the target.
+            the model's inputs and, last, the target; or a mapping with the target under `labels`, whose other entries
+            are keyword arguments of the model.
         loss: Called with the model's output and the target; returns a scalar.
         evaluate: Called with the model in evaluation mode, without gradients. Returns its score on validation data,
             larger is better; or a pair of score and number of samples; or a tensor with the score of each sample. Do
@@ -141,6 +142,7 @@ def shrink(
         reseed(seed, "start", 0, train)
         trained = count(train)
         inputs, _ = split(next(iter(train)), 0)
+        args, named = moved(inputs, device_of(work))
         run = _Run(work, loss, evaluate, known, watch)
         rule = _rule(saliency, train, loss)
         path = _Path(
@@ -148,7 +150,7 @@ def shrink(
             budget=budget,
             max_drop=max_drop,
             train_samples=trained,
-            example=moved(inputs, device_of(work))[0],
+            example=args or named,
             settings=settings,
             saliency=rule,
             checkpoint=checkpoint,
@@ -272,7 +274,7 @@ class _Run:
             module.training = False
         trained = DistributedDataParallel(self.model) if has_ranks() else self.model  # parameters have changed
         for step, (inputs, target) in enumerate(stream.take(stage.steps)):
-            value = self.loss(call(trained, inputs), _to(target, self.device))
+            value = self.loss(call(trained, inputs), placed(target, self.device))
             self._check(value, stage, step)
             value.backward()  # type: ignore[no-untyped-call]
             stage.step()
@@ -313,7 +315,3 @@ def _is_still(module: nn.Module, model: nn.Module) -> bool:
 
 def _place(stream: Stream, seed: int) -> dict[str, int]:
     return {"epoch": stream.epoch, "batch": stream.at, "seed": seed}
-
-
-def _to(target: Any, device: torch.device | None) -> Any:
-    return target.to(device) if isinstance(target, Tensor) and device is not None else target
