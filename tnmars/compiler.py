@@ -115,7 +115,8 @@ def compile(
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
     kind = torch.device(device or torch.get_default_device()).type
-    costs = replace(model or machine_model(kind), parts=2 if is_complex else 1)
+    numbers = str(dtype or torch.get_default_dtype()).removeprefix("torch.")
+    costs = (model or machine_model(kind)).for_numbers(numbers)
     planner = Planner(declared, costs, batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:

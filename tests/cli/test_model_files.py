@@ -59,6 +59,24 @@ def test_plan_counts_the_bytes_of_the_numbers(tmp_path: Path, capfd: Printed) ->
         assert written(tmp_path / "spec.yaml") == item * 8 * 3
 
 
+def test_plan_times_the_numbers_of_the_file(tmp_path: Path, capfd: Printed) -> None:
+    """Two thirds of the work or more are products, which take twice as long with numbers of 8 bytes."""
+    graph = tnmars.families.lowrank("linear", inputs=(1024,), outputs=(1024,), rank=512)
+    seconds = []
+    for dtype in (torch.float32, torch.float64):
+        tnmars.save(tnmars.compile(graph, dtype=dtype, device="cpu"), tmp_path / "model")
+        assert cli.run(["plan", str(tmp_path / "model"), "--batch", "512", "--json"]) == 0
+        seconds.append(json.loads(capfd.readouterr().out)[0]["seconds"])
+    assert 1.7 < seconds[1] / seconds[0] < 2.3
+
+
+def test_numbers_of_an_unknown_type_are_damage(model: Path, capfd: Printed) -> None:
+    model.write_bytes(model.read_bytes().replace(b"torch.float32", b"torch.float33"))
+    assert cli.run(["plan", str(model)]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "is damaged: layer 'a' has numbers of type 'float33'." in said
+
+
 def test_diff_of_models_and_of_a_model_with_a_spec(model: Path, tmp_path: Path, capfd: Printed) -> None:
     smaller = tnmars.families.tt("linear", inputs=(4, 3), outputs=(2, 3), rank=3)
     tnmars.save(nn.ModuleDict({"a": tnmars.compile(smaller), "x": tnmars.compile(SECOND)}), tmp_path / "b")

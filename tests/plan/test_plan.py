@@ -361,3 +361,25 @@ def test_peak_is_what_is_alive_at_once() -> None:
     assert peak(forms["push"]) == 16 * (2 + 5)
     (weight, _) = weight_forms(graph, Weighing(MODEL))
     assert 30 <= peak(weight) <= 30 + 2 * (6 * 2 + 2 * 5) + 30
+
+
+@pytest.mark.parametrize(("dtype", "size", "work"), [("float32", 4, 1), ("float64", 8, 2), ("complex128", 16, 8)])
+def test_wider_numbers_take_longer(dtype: str, size: int, work: int) -> None:
+    """A vector instruction takes half as many numbers of 8 bytes; a complex multiply-add is four real ones."""
+    single = CostModel()
+    model = single.for_numbers(dtype)
+    calls, moved = single.matmul(1, 0, 0, 0), 4 * 3 * 512**2 / single.rate
+    products = single.matmul(1, 512, 512, 512) - calls - moved
+    written = size * 512**2
+    fresh = written / single.fresh_rate if written > single.fresh_bytes else 0.0
+    wanted = calls + work * products + size / 4 * moved + fresh
+    assert model.matmul(1, 512, 512, 512) == pytest.approx(wanted, rel=1e-9)
+    assert model.conv(10**9, 10**6, 64) - model.conv_call == pytest.approx(
+        work * (single.conv(10**9, 0, 64) - single.conv_call) + size * 10**6 / single.rate, rel=1e-9
+    )
+
+
+def test_numbers_of_16_bits_move_fewer_bytes_and_compute_as_float32() -> None:
+    single, half = CostModel(), CostModel().for_numbers("bfloat16")
+    assert half.bytes == 2
+    assert single.matmul(1, 64, 64, 64) - half.matmul(1, 64, 64, 64) == pytest.approx(2 * 3 * 64**2 / single.rate)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from math import exp
 
 import click
 
 from tnmars.cli.graphs import FILE, JSON, LAYER, SET, is_number, need_terms, read_graph, read_graphs, titled
+from tnmars.errors import SpecError
 from tnmars.graph import Graph
-from tnmars.plan.cost import CostModel, machine_model
+from tnmars.plan.cost import NUMBERS, machine_model
 from tnmars.plan.trees import OPTIMIZERS
 
 
@@ -41,25 +41,20 @@ OPTIMIZER = click.option(
 )
 
 
-ITEMS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
-"""The bytes of a number of each type."""
-
-
 def _dtypes(file: str) -> dict[str, str]:
     """The types of the numbers in a saved model by layer; none in a spec file."""
     from tnmars.spec.model_file import dtypes_in, is_model_file
 
-    return dtypes_in(file) if file != "-" and is_model_file(file) else {}
+    found = dtypes_in(file) if file != "-" and is_model_file(file) else {}
+    for name, dtype in found.items():
+        if dtype not in NUMBERS:
+            raise SpecError(f"{file}: is damaged: layer '{name}' has numbers of type '{dtype}'.")
+    return found
 
 
 def _dtype(graph: Graph) -> str:
     """The type that the numbers of a spec file have, which does not say."""
     return "complex64" if graph.conjugated else "float32"
-
-
-def _model(dtype: str) -> CostModel:
-    """The cost model of this machine for numbers of a type."""
-    return replace(machine_model(), parts=2 if dtype.startswith("complex") else 1)
 
 
 @click.command(epilog="Example: tnmars plan specs/tucker2_conv.yaml --batch 1,32 --all")
@@ -88,8 +83,8 @@ def plan(
     FILE is a spec file or a saved model. For each batch size, prints the steps of the chosen plan with their
     multiply-adds and bytes, and compares the total with that of the dense layer. Steps above the line depend only on
     the cores. The numbers of a saved model have their own types; those of a spec file are float32, or complex64 if a
-    core is conjugate. Times are those of float32, or of complex64 if the numbers are complex. At the end, the time of
-    the chosen plans relative to the dense layer, for inference and in training.
+    core is conjugate. At the end, the time of the chosen plans relative to the dense layer, for inference and in
+    training.
     """
     from tnmars.plan.layout import Weighing
     from tnmars.program.choice import choose
@@ -100,14 +95,13 @@ def plan(
     dtypes = _dtypes(file)
     data, texts = [], {}
     for name, graph in found.items():
-        dtype = dtypes.get(name, _dtype(graph))
-        model, item = _model(dtype), ITEMS.get(dtype, ITEMS["float32"])
+        model = machine_model().for_numbers(dtypes.get(name, _dtype(graph)))
         need_terms(file, graph, as_json, "contract")
         shown = []
         for size in batch:
             forms = choose(graph, size, Weighing(model, train), image, optimizer)
             shown += [
-                (form, explain(graph, form, size, model, grad=train, image=image, item=item))
+                (form, explain(graph, form, size, model, grad=train, image=image))
                 for form in forms[: None if everything else 1]
             ]
         own = {"layer": name} if name else {}
@@ -141,7 +135,7 @@ def compile_(
 
     graph = read_graph(file, params, as_json)
     need_terms(file, graph, as_json, "emit")
-    form = choose(graph, batch, Weighing(_model(_dtype(graph)), train), image, optimizer)[0]
+    form = choose(graph, batch, Weighing(machine_model().for_numbers(_dtype(graph)), train), image, optimizer)[0]
     source = emit(form.program, form.frame)
     made = {"file": file, "batch": batch, "mode": "train" if train else "infer", "form": form.name, "source": source}
     click.echo(json.dumps(made, indent=1) if as_json else source, nl=as_json)

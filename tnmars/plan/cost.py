@@ -21,8 +21,19 @@ from tnmars.errors import Problem, TnmarsError
 
 MAX_BYTES = 100_000
 """The number of bytes of a file that are read for a cost model, which has far fewer."""
-VECTOR = 16
-"""The numbers that a vector instruction of the processor takes."""
+VECTOR = 64
+"""The bytes that a vector instruction of the processor takes."""
+SINGLE = 4
+"""The bytes of a float32, which the rates of the model are those of."""
+NUMBERS: Mapping[str, tuple[int, int]] = {
+    "float16": (2, 1),
+    "bfloat16": (2, 1),
+    "float32": (4, 1),
+    "float64": (8, 1),
+    "complex64": (4, 2),
+    "complex128": (8, 2),
+}
+"""By the name of a dtype the bytes of a real number, and how many real numbers a number has."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +74,9 @@ class CostModel:
         layer_call: Seconds that a compiled layer takes around its steps, in excess of torch's own layer.
         step_call: Seconds that a training step takes around its steps, for any layer.
         parameter_call: Seconds that it takes for each parameter, whatever its size.
-        item: Bytes per real number.
+        item: Bytes per real number. Arithmetic with 8 bytes takes twice as long as with 4.
         parts: Real numbers per number: 1, or 2 for complex ones, whose multiply-add takes four real ones. `compile`
-            sets it by the dtype.
+            sets `item` and `parts` by the dtype.
 
     Example:
         >>> import tnmars
@@ -108,14 +119,33 @@ class CostModel:
     def __post_init__(self) -> None:
         check_arguments(CostModel, vars(self))
 
+    def for_numbers(self, dtype: str) -> CostModel:
+        """The same machine, computing with a dtype such as `float64`. 16-bit numbers are taken to compute as float32.
+
+        >>> CostModel().for_numbers("complex128").bytes
+        16
+        """
+        item, parts = NUMBERS[dtype]
+        return replace(self, item=item, parts=parts)
+
     @property
     def bytes(self) -> int:
         """Bytes per number."""
         return self.item * self.parts
 
+    @property
+    def _operations(self) -> float:
+        """The work of a multiply-add, in operations of float32."""
+        return 2.0 * self.parts**2 * max(self.item / SINGLE, 1.0)
+
+    @property
+    def _vector(self) -> int:
+        """The real numbers that a vector instruction takes. 16-bit numbers are widened to float32 first."""
+        return VECTOR // max(self.item, SINGLE)
+
     def matmul(self, batch: int, rows: int, columns: int, depth: int) -> float:
         """`batch` products of rows x depth with depth x columns."""
-        operations = 2.0 * self.parts**2 * batch * rows * columns * depth
+        operations = self._operations * batch * rows * columns * depth
         if operations == 0:
             return self.call
         rate = self.peak * self._shape_share(rows, columns) * depth / (depth + self.half_depth)
@@ -127,9 +157,9 @@ class CostModel:
         """The share of the peak that the shape of a result leaves. Its rows are computed a vector at a time."""
         if rows == 1 or columns == 1:  # a matrix and a vector, whichever comes first
             return 1 / (1 + self.half_columns) * max(rows, columns) / (max(rows, columns) + self.half_rows)
-        vectors = -(-columns // VECTOR) * VECTOR
+        vectors = -(-columns // self._vector) * self._vector
         share = rows / (rows + self.half_rows) * columns / (vectors + self.half_columns)
-        return share * self.narrow if columns < VECTOR else share
+        return share * self.narrow if columns < self._vector else share
 
     def product(self, batch: int, rows: int, columns: int, depth: int, *, grad: bool = False) -> float:
         """The same with the two products of its backward pass, if gradients are needed."""
@@ -142,7 +172,7 @@ class CostModel:
     def conv(self, macs: int, moved: int, channels: int) -> float:
         """A convolution, by its multiply-adds, the elements it reads and writes, and its smaller number of channels."""
         rate = self.conv_peak * channels / (channels + self.half_channels)
-        return self.conv_call + 2.0 * self.parts**2 * macs / rate + self.bytes * moved / self.rate
+        return self.conv_call + self._operations * macs / rate + self.bytes * moved / self.rate
 
     def elementwise(self, moved: int, out: int) -> float:
         """A broadcast product or a sum that reads and writes `moved` elements, `out` of them new."""

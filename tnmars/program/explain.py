@@ -68,10 +68,10 @@ class Explained:
 
 
 def explain(
-    graph: Graph, form: Form, batch: int, model: CostModel, *, grad: bool = False, image: int = 32, item: int = 0
+    graph: Graph, form: Form, batch: int, model: CostModel, *, grad: bool = False, image: int = 32
 ) -> Explained:
-    """What a form does for a batch. Numbers have `item` bytes; by default, those that the cost model has."""
-    item = item or model.item * model.parts
+    """What a form does for a batch, with numbers as the cost model has them."""
+    item = model.bytes
     folded = {instruction.out for instruction in form.program.fold}
     rows = [entry for entry in measure(form) if entry.instruction.is_shown and entry.work.written > 0]
     taken = frozenset(edge.name for edge in (*graph.modes, *(bond for term in graph.terms for bond in term.bonds)))
