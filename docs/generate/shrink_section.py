@@ -52,6 +52,8 @@ TARGETS = {
 WORDS = 340.0
 """The least ratio of the table of words on SST-5, where no model that keeps its size may be better."""
 CONTROLS = ("budgets", "uniform", "random")
+SAME = 1.1
+"""Uniform ranks are a control of the path without a budget if their mean sizes are within this factor."""
 OTHERS = 30
 """The seed of the runs with other constants, which counts in no mean."""
 
@@ -177,7 +179,9 @@ def _controls(own: Sequence[Record]) -> str:
         path = [record for record in own if (record["task"], record["row"]) == (task, "untouched")]
         asked = _asked("", budget)
         if ("budgets",) not in by_row and ("uniform",) in by_row and path:
-            by_row["budgets",], asked = path, "untouched"
+            sizes = _mean(path, "ratio"), _mean(by_row["uniform",], "ratio")
+            if max(sizes) <= SAME * min(sizes):
+                by_row["budgets",], asked = path, "untouched"
         if not seeds or ("budgets",) not in by_row:
             continue
         cells = []

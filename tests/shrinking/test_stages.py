@@ -379,6 +379,24 @@ def test_wrong_goals_are_refused(options: dict[str, object], words: str) -> None
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize(("budget", "rest"), [(20, "70 parameters"), ("80 B", "280 B")])
+def test_a_budget_that_is_too_small_names_what_is_not_cut(budget: int | str, rest: str) -> None:
+    """The head, a parameter of the model's own, and a layer whose cores are frozen: 4 + 3 cores and 3 biases."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = tnmars.compile(LOWRANK), nn.Linear(9, 5)
+            self.still = tnmars.compile(families.lowrank("linear", inputs=(4,), outputs=(3,), rank=1))
+            self.still.cores.requires_grad_(False)
+            self.shift = nn.Parameter(torch.zeros(10))
+
+    with pytest.raises(TnmarsError) as error:
+        tnmars.Stages(Net(), budget=budget)
+    parts = "'head' (50 parameters), 'shift' (10 parameters), 'still' (10 parameters)"
+    assert f"Parts that are not cut count too: {rest}, in {parts}. Ask for less, or compile" in str(error.value)
+
+
 def test_models_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(TnmarsError, match="the model has no compiled layer with ranks to choose"):
         tnmars.Stages(nn.Linear(3, 2), budget="2x")
@@ -478,7 +496,9 @@ def test_budgets_in_multiply_adds_say_that_they_are_planned() -> None:
     with pytest.raises(TnmarsError, match=r"has 192 macs, 9x, as planned for speed\. Nothing was changed") as caught:
         tnmars.Stages(model_of()[0], budget="50x macs")
     assert str(caught.value).endswith("\n  Ask for less.")
-    with pytest.raises(TnmarsError, match=r"Parts that are not cut count too: 30 parameters\. Ask for less"):
+    with pytest.raises(
+        TnmarsError, match=r"Parts that are not cut count too: 30 parameters, in '2' \(30 parameters\)\. Ask"
+    ):
         tnmars.Stages(model_of(), budget="50x")
 
 

@@ -66,8 +66,8 @@ def test_a_short_action_is_repeated_within_its_turn_and_warmed_up_before(fake: F
 
 def test_an_action_that_has_spent_its_budget_sits_out(fake: Fake) -> None:
     in_turns([fake.action("slow", 1.0), fake.action("fast", 0.1)], rounds=10, budget=2.0)
-    assert fake.calls.count("slow") == 2
-    assert fake.calls.count("fast") == 11
+    assert fake.calls.count("slow") == 1 + 2, "the first run does not count"
+    assert fake.calls.count("fast") == 1 + 10
 
 
 def test_but_it_takes_part_in_the_least_number_of_rounds(fake: Fake) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tnmars.decomposing.canonical import canonical
 from tnmars.decomposing.tensors import check_plain
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import Problem, TnmarsError, plural
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones
 from tnmars.layer.distributed import from_first_rank
@@ -74,7 +74,7 @@ class Shrunk:
         dense = self.prices.dense(self.first)
         self.dense = {unit: self.prices.of(dense, unit) for unit in UNITS}
         least = {name: _least(graph) for name, graph in self.graphs.items()}
-        goals.check(self.dense, self._price(least, self.graphs), self._rest)
+        goals.check(self.dense, self._price(least, self.graphs), self._rest, self._uncut())
 
     @property
     def graphs(self) -> dict[str, Graph]:
@@ -199,6 +199,18 @@ class Shrunk:
     def _rest(self) -> float:
         """What all parts that are not cut cost."""
         return self.prices.of(self.prices.whole(self.fixed), self.goals.unit)
+
+    def _uncut(self) -> list[str]:
+        """The parts of the model with parameters that are not cut, the largest first, in words."""
+        cut = {id(value) for layer in self.layers.values() for value in layer.parameters()}
+        sizes: dict[str, int] = {}
+        for name, value in self.model.named_parameters():
+            if id(value) not in cut:
+                inside = (layer for layer in self.first if name.startswith(f"{layer}."))
+                part = next(inside, name.rpartition(".")[0] or name)
+                sizes[part] = sizes.get(part, 0) + value.numel()
+        largest = sorted(sizes, key=lambda part: -sizes[part])
+        return [f"'{part}' ({plural(sizes[part], 'parameter')})" for part in largest]
 
     def _price(self, ranks: Mapping[str, Sizes], graphs: Mapping[str, Graph]) -> float:
         """What the whole model costs with other ranks, in the unit of the budgets."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from tnmars.errors import Problem, TnmarsError
+from tnmars.errors import Problem, TnmarsError, listing
 from tnmars.models.budget import Budget, amount
 from tnmars.shrinking.curve import Curve, Point, fits, meeting
 from tnmars.shrinking.scores import Score, Tolerance, tolerance
@@ -72,10 +72,10 @@ class Goals:
         """The budgets as numbers of their unit, the largest first."""
         return sorted((one.limit(dense[self.unit]) for one in self.budgets), reverse=True)
 
-    def check(self, dense: Mapping[str, float], least: float, rest: float) -> None:
+    def check(self, dense: Mapping[str, float], least: float, rest: float, uncut: Sequence[str]) -> None:
         """Raises `TnmarsError` if even the smallest ranks, which cost `least`, do not meet a budget.
 
-        `rest` is the share of that which is not cut.
+        `rest` is the share of that which is not cut; the parts of the model in `uncut` hold its parameters.
         """
         for one in self.budgets:
             if one.is_ratio and not dense[self.unit] > 0:
@@ -90,7 +90,8 @@ class Goals:
                 hint = "Ask for less."
                 if rest > 0:
                     own = amount(rest, self.unit)
-                    hint = f"Parts that are not cut count too: {own}. Ask for less, or compile more layers."
+                    where = f", in {listing(uncut, 4)}" if uncut and self.unit in ("parameters", "bytes") else ""
+                    hint = f"Parts that are not cut count too: {own}{where}. Ask for less, or compile more layers."
                 raise TnmarsError(Problem(f"{text}{ratio}{planned}. Nothing was changed.", hint))
 
     def margin(self, start: Point) -> float:

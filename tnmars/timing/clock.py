@@ -50,7 +50,7 @@ def in_turns(
     Args:
         actions: What to time.
         rounds: The largest number of rounds after the first run.
-        budget: An action that has run for this many seconds sits out the remaining rounds.
+        budget: An action that has run for this many seconds after its first run sits out the remaining rounds.
         least: The number of rounds that an action takes part in whatever its budget.
         behind: An action that is this many times slower than the fastest is dropped after the second round, so after
             three runs, and after the first round if it is twice as far behind. The more rounds there were, the less an
@@ -62,7 +62,7 @@ def in_turns(
     """
     timed = _timer(torch.device(device or "cpu"))
     times = [[timed(action)] for action in actions]
-    spent = [took for (took,) in times]
+    spent = [0.0 for _ in actions]  # the first run does not count here either
     running = list(range(len(actions)))
     order = random.Random(0)
     for number in range(rounds):
