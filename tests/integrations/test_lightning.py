@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import tnmars
+from tnmars.training.guards import Guards
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
 
 
-def module(net: nn.Module) -> object:
+def module(net: nn.Module, lr: float = 0.05) -> object:
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -26,17 +27,20 @@ def module(net: nn.Module) -> object:
             return F.mse_loss(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.05)
+            return torch.optim.SGD(self.parameters(), lr=lr)
 
     return Module()
 
 
-def fitted(net: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], callback: object) -> None:
+def fitted(
+    net: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], callback: object, lr: float = 0.05, **more: object
+) -> None:
     options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    options.update(more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], **options)
-        trainer.fit(module(net), torch.utils.data.DataLoader(data, batch_size=None))
+        trainer.fit(module(net, lr), torch.utils.data.DataLoader(data, batch_size=None))
 
 
 def test_the_steps_are_those_of_a_loop_by_hand() -> None:
@@ -56,6 +60,25 @@ def test_the_steps_are_those_of_a_loop_by_hand() -> None:
             schedule.step()
     for one, two in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_guards_see_the_loss_and_the_penalty_of_each_step(
+    accumulated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, float]] = []
+    monkeypatch.setattr(Guards, "step", lambda self, loss, penalty: seen.append((float(loss), float(penalty))))
+    graph = tnmars.families.lowrank("linear", inputs=(16,), outputs=(16,), rank=4)
+    net = nn.Sequential(tnmars.compile(graph, selector=tnmars.Fixed()))
+    x = torch.randn(4, 8, 16)
+    with torch.no_grad():  # the learning rate is 0: the loss of a batch is the same in every step
+        losses = [float(F.mse_loss(net(batch), batch.flip(-1))) for batch in x]
+    callback = tnmars.integrations.lightning_callback(examples=40, prune=False)
+    fitted(net, [(batch, batch.flip(-1)) for batch in x], callback, lr=0.0, accumulate_grad_batches=accumulated)
+    groups = [losses[at : at + accumulated] for at in range(0, 4, accumulated)]
+    share = float(tnmars.penalty(net)) / 40
+    expected = [(sum(group) / accumulated, share) for group in 2 * groups]
+    torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected))
 
 
 def test_a_model_is_pruned_when_training_ends() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import tnmars
+from tnmars.training.guards import Guards
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed, which the Trainer needs")
@@ -177,6 +178,22 @@ def test_the_gradient_of_the_penalty_is_the_one_of_the_loss(tmp_path: Path) -> N
     transformers.Trainer(model, arguments, train_dataset=first, callbacks=[callback]).train()
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_guards_see_the_losses_that_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float | None, float]] = []
+    monkeypatch.setattr(Guards, "step", lambda self, loss, penalty: seen.append((loss, float(penalty))))
+    model = compressed("bert")
+    tnmars.gate_(model, tnmars.Mars(pi=1e-4))
+    given = dict(max_steps=6, per_device_train_batch_size=16, report_to=[], save_strategy="no", use_cpu=True)
+    arguments = transformers.TrainingArguments(str(tmp_path), logging_steps=2, disable_tqdm=True, **given)
+    callback = tnmars.integrations.trainer_callback(examples=64, prune=False)
+    trainer = transformers.Trainer(model, arguments, train_dataset=Samples("bert"), callbacks=[callback])
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    given_losses = [loss for loss, _ in seen if loss is not None]
+    assert len(seen) == 6 and given_losses == logged[: len(given_losses)] and len(given_losses) == 2
+    assert all(penalty > 0 for _, penalty in seen)
 
 
 def test_the_models_own_save_writes_the_graphs_of_its_layers_now(tmp_path: Path) -> None:

@@ -144,3 +144,23 @@ def test_the_target_is_moved_to_the_device_of_the_model() -> None:
     with pytest.raises(KeyboardInterrupt):
         from_gradients([(((torch.randn(3, 8),), {}), torch.randn(3, 6))], loss)(model, {"": {"r": torch.ones(4)}})
     assert seen == [("meta", "meta")]
+
+
+def test_gradients_do_not_depend_on_settings_of_cudnn() -> None:
+    """Torch refuses to read its older settings of cudnn where newer ones differ; and its LSTM must not be cudnn's."""
+    seen = []
+    model = tnmars.compile(families.lowrank("linear", inputs=(8,), outputs=(6,), rank=4), warn=False)
+    conv = torch.backends.cudnn.conv
+    precision = conv.fp32_precision
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(torch.backends.cudnn.enabled)
+        return (output - target).square().mean()
+
+    before = torch.backends.cudnn.enabled
+    try:
+        conv.fp32_precision = "ieee"
+        from_gradients([(((torch.randn(3, 8),), {}), torch.randn(3, 6))], loss)(model, {"": {"r": torch.ones(4)}})
+    finally:
+        conv.fp32_precision = precision
+    assert seen == [False] and torch.backends.cudnn.enabled == before

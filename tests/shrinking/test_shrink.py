@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections import namedtuple
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tnmars
 from tnmars import TnmarsError, families
+from tnmars.models.data import placed
 from tnmars.shrinking.batches import count
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
@@ -328,20 +330,40 @@ class Endless(IterableDataset):
 
 def test_data_without_an_end_train_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tnmars.shrinking.batches.MOST", 20)
-    assert count(DataLoader(Endless(), batch_size=64)) == 20 * 64
+    assert count(DataLoader(Endless(), batch_size=64), student()) == 20 * 64
     curve = shrunk(train=DataLoader(Endless(), batch_size=64), budget=90, settings=tnmars.Staircase(first=5))
     assert curve.chosen.parameters <= 90
 
 
-def by_name(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """A batch as the data collators of transformers make it."""
+def by_name(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """A batch as the data collators of transformers make it, with an entry that the model does not take."""
     x, y = map(torch.stack, zip(*samples, strict=True))
-    return {"labels": y, "input": x}
+    return {"labels": y, "input": x, "id": list(range(len(y)))}
 
 
-def test_batches_may_be_mappings() -> None:
-    """`nn.Sequential` calls its argument `input`. Only the form of the batches differs, so the curves are the same."""
-    assert_same(shrunk(train=loader(collate_fn=by_name), budget=70), shrunk(budget=70))
+def nested(samples: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
+    x, y = map(torch.stack, zip(*samples, strict=True))
+    return [x], y
+
+
+def nested_by_name(samples: list[tuple[Tensor, Tensor]]) -> tuple[dict[str, Any], Tensor]:
+    given = by_name(samples)
+    return given, given.pop("labels")
+
+
+@pytest.mark.parametrize("form", [by_name, nested, nested_by_name])
+def test_the_form_of_a_batch_makes_no_difference(form: Callable[..., object]) -> None:
+    """`nn.Sequential` calls its argument `input`."""
+    assert_same(shrunk(train=loader(collate_fn=form), budget=70), shrunk(budget=70))
+
+
+def test_tensors_inside_a_target_or_an_input_follow_the_model() -> None:
+    Pair = namedtuple("Pair", "first second")
+    given = {"y": Y[:5], "more": (Y[:5], [Y[:5], 3]), "pair": Pair(X[:5], "a")}
+    found = placed(given, torch.device("meta"))
+    assert [each.device.type for each in (found["y"], found["more"][0], found["more"][1][0])] == ["meta"] * 3
+    assert found["more"][1][1] == 3 and found["pair"].first.is_meta and found["pair"].second == "a"
+    assert placed(given, None) is given
 
 
 class Once:
@@ -367,6 +389,9 @@ class Once:
         ({"train": 3}, "train is of type int, but must be an iterable of batches"),
         ({"train": [3]}, "batch 0 of train is of type int, but must be a tuple of inputs and a target"),
         ({"train": [{"x": X}]}, "batch 0 of train has the keys x, but no 'labels'"),
+        ({"train": [{"x": X, "labels": Y}]}, "batch 0 of train has the keys x, but the model needs input too"),
+        ({"train": [{"input": X[0], "labels": Y[0]}]}, "the target of batch 0 of train is a single number"),
+        ({"loss": lambda output, target: None}, "loss returned a NoneType.*\n  The model does not get the target"),
         ({"train": Once()}, "train has batches only in its first pass"),
         ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),

@@ -397,6 +397,18 @@ def test_a_budget_that_is_too_small_names_what_is_not_cut(budget: int | str, res
     assert f"Parts that are not cut count too: {rest}, in {parts}. Ask for less, or compile" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("width", "words"), [(40, "smaller than 1.29x, because parts of it are not cut: '2' (400 parameters)."), (3, "")]
+)
+def test_the_reason_names_what_kept_the_model_large(width: int, words: str) -> None:
+    """A dense weight of 12 x 9 with 9 biases and a head: 117 and 400, or 117 and 30 parameters."""
+    model = nn.Sequential(tnmars.compile(LOWRANK, batch=16), nn.ReLU(), nn.Linear(9, width))
+    path = tnmars.Stages(model, budget="1.01x", settings=tnmars.Staircase(first=2))
+    for stage in path:
+        stage.report(0.5)
+    assert words in path.curve.reason and ("not cut" in path.curve.reason) == bool(words)
+
+
 def test_models_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(TnmarsError, match="the model has no compiled layer with ranks to choose"):
         tnmars.Stages(nn.Linear(3, 2), budget="2x")

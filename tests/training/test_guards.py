@@ -24,7 +24,7 @@ def run(layer: nn.Module, schedule: tnmars.MaskSchedule, loss: float, penalty: f
     """The warnings of some steps with this loss; a gate moves in each of them."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        for _ in range(WINDOW):
+        for _ in range(2 * WINDOW):
             with torch.no_grad():
                 layer.logits()[0].add_(1e-4)
             schedule.step(loss, penalty)
@@ -72,9 +72,9 @@ def test_a_small_rise_is_a_collapse_only_beyond_the_noise(after: float, count: i
     """From 1.5 to chance among five classes; the mean of 100 such losses has a standard error of 0.01."""
     layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
     schedule = schedule_of(layer)
-    assert steps(schedule, noisy(1.5, 2 * WINDOW)) == []
+    assert steps(schedule, noisy(1.5, 4 * WINDOW)) == []
     shut(layer, 3)
-    assert len(steps(schedule, noisy(after, 3 * WINDOW, seed=1))) == count
+    assert len(steps(schedule, noisy(after, 6 * WINDOW, seed=1))) == count
 
 
 def test_a_collapse_in_the_first_steps_is_seen() -> None:
@@ -85,23 +85,115 @@ def test_a_collapse_in_the_first_steps_is_seen() -> None:
     assert len(steps(schedule, [1.6, 1.6, 1.7] * 20)) == 1
 
 
-def test_a_loss_of_nan_is_passed_over() -> None:
+def test_losses_that_are_not_finite_are_passed_over() -> None:
+    """One in ten is NaN or infinite, as with a scaled loss in float16; the others tell of the collapse."""
     layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
     schedule = schedule_of(layer)
-    assert steps(schedule, [float("nan")] * WINDOW + [1.0] * WINDOW) == []
+    assert steps(schedule, [float("nan")] * WINDOW) == []
+    assert steps(schedule, [1.0] * WINDOW) == []
     shut(layer, 3)
-    assert len(steps(schedule, [2.0] * WINDOW)) == 1
+    assert len(steps(schedule, [*[2.0] * 9, float("inf")] * (2 * WINDOW // 10))) == 1
+
+
+@pytest.mark.parametrize("each", [1, 5, 50])
+@pytest.mark.parametrize("at", [5, 25, 49])
+def test_a_collapse_is_seen_wherever_it_falls(at: int, each: int) -> None:
+    """The loss falls until the bond closes within a window, which is the best one then. A trainer may log a mean of
+    several steps, one step late."""
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    first = 10 * each + (10 * WINDOW if each < 50 else 20 * WINDOW) + at
+    losses = [*(1.0 + 0.5 * (first - step) / first for step in range(first)), *[2.0] * (3000 * max(1, each // 25))]
+    said: list[str] = []
+    for step in range(len(losses)):
+        if step == first:
+            shut(layer, 3)
+        if each == 1:
+            said += steps(schedule, [losses[step]])
+        else:
+            mean = sum(losses[step - each : step]) / each if step >= each and step % each == 0 else None
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                schedule.step(mean)
+            said += [str(entry.message) for entry in seen if "has moved" not in str(entry.message)]
+    assert len(said) == 1 and "is down to 1 of 4 slices" in said[0]
+
+
+@pytest.mark.parametrize("each", [1, 10, 50])
+def test_noise_alone_is_no_collapse(each: int) -> None:
+    """A bond that closes does no harm here: the losses are as before. They are skewed, as those of batches may be."""
+    false = 0
+    for seed in range(20):
+        layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+        schedule = schedule_of(layer)
+        draw = torch.Generator().manual_seed(seed)
+        losses = torch.empty(40 * WINDOW).exponential_(generator=draw).mul_(0.5).tolist()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for step, _ in enumerate(losses):
+                if step == WINDOW + 3:
+                    shut(layer, 3)
+                is_logged = (step + 1) % each == 0
+                schedule.step(sum(losses[step + 1 - each : step + 1]) / each if is_logged else None)
+        false += any("slices" in str(entry.message) for entry in seen)
+    assert false <= 1
+
+
+def test_a_rise_of_less_than_a_twentieth_is_no_collapse() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert run(layer, schedule, 1.0) == []
+    shut(layer, 3)
+    assert run(layer, schedule, 1.03) == []
+
+
+def test_a_layer_that_closes_at_once_is_said() -> None:
+    """No loss shows it: there is none before the collapse that would be better."""
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    assert steps(schedule, [1.5] * 4) == []
+    shut(layer, 3)
+    (text,) = steps(schedule, [1.5] * 2 * WINDOW)
+    assert "every bond of layer '' is down to its fewest slices after 10 steps" in text and "warmup_steps" in text
+    train = families.tt("linear", inputs=(2, 2, 2), outputs=(2, 2, 2), rank=4)
+    partly = tnmars.compile(train, selector=tnmars.Mars(), warn=False)
+    schedule = schedule_of(partly)
+    shut(partly, 3)
+    assert steps(schedule, [1.5] * 2 * WINDOW) == []  # one bond of two
+    warmed = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = tnmars.MaskSchedule(
+        warmed, total_steps=1000, warmup_steps=2, optimizer=torch.optim.Adam([torch.ones(1)])
+    )
+    assert steps(schedule, [1.5] * 4) == []
+    shut(warmed, 3)
+    assert steps(schedule, [1.5] * 2 * WINDOW) == []
+    resumed = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    later = schedule_of(resumed)
+    later.load_state_dict({**later.state_dict(), "steps": 400})
+    shut(resumed, 3)
+    assert steps(later, [1.5] * 2 * WINDOW) == []
+
+
+def test_a_loss_that_is_changed_later_counts_as_it_was() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    value = torch.tensor(0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(WINDOW - 1):
+            schedule.step(value.fill_(1.0), torch.tensor(0.5))
+            value.fill_(-0.1)
 
 
 def test_a_collapse_without_gates_is_seen() -> None:
     layer = tnmars.compile(GRAPH, selector=tnmars.Ard())
     schedule = schedule_of(layer)
-    assert steps(schedule, noisy(1.0, WINDOW)) == []
+    assert steps(schedule, noisy(1.0, 2 * WINDOW)) == []
     with torch.no_grad():
         for core in layer.cores.parameters():
             core.narrow(core.shape.index(4), 1, 3).mul_(1e-6)
     assert [len(kept) for kept in tnmars.keep(layer)[""].values()] == [1]
-    (text,) = steps(schedule, noisy(2.0, WINDOW))
+    (text,) = steps(schedule, noisy(2.0, 2 * WINDOW))
     assert tnmars.Ard.keeps_more in text and "mask_lr" not in text
 
 
@@ -111,7 +203,7 @@ def test_healthy_training_says_nothing() -> None:
     assert run(layer, schedule, 1.0, 0.1) == []
     shut(layer, 3)
     assert run(layer, schedule, 0.9, 0.1) == []  # fewer slices, but no worse
-    assert run(layer, schedule, 0.95, 0.1) == []  # within the noise
+    assert run(layer, schedule, 0.94, 0.1) == []  # hardly worse
     with torch.no_grad():
         layer.logits()[0][:] = 2.0
     assert run(layer, schedule, 2.0, 0.1) == []  # worse, but nothing is at its minimum

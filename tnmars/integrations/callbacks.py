@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ class Gating:
     schedule: MaskSchedule | None = None
     state: dict[str, Any] | None = None
     """The state of the schedule in the checkpoint that training goes on from."""
-    loss: Tensor | float | None = None
-    """The loss since the last step, if the trainer has told it; the guards of the schedule look at it."""
+    losses: list[Tensor | float] = field(default_factory=list)
+    """The losses that the trainer has given since the last step; the guards of the schedule look at their mean."""
     penalty: Tensor | None = None
     """What the penalty of the coming step adds to it."""
 
@@ -63,8 +63,8 @@ class Gating:
     def moved(self) -> None:
         """Goes on to the next step."""
         if self.schedule is not None:
-            self.schedule.step(self.loss, self.penalty)
-        self.loss = self.penalty = None
+            self.schedule.step(sum(self.losses) / len(self.losses) if self.losses else None, self.penalty)
+        self.losses, self.penalty = [], None
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint needs to go on with the same noise."""
@@ -137,7 +137,8 @@ def trainer_callback(*, examples: int, warmup_steps: int = 0, prune: bool = True
             gating.add_gradient(model)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            gating.loss = (logs or {}).get("loss", gating.loss)  # the mean since the last time
+            if "loss" in (logs or {}):
+                gating.losses = [logs["loss"]]  # the mean since the last time
 
         def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             gating.moved()
@@ -197,8 +198,9 @@ def lightning_callback(*, examples: int, warmup_steps: int = 0, prune: bool = Tr
             gating.add_gradient(pl_module)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any = None, *_: Any) -> None:
-            gating.loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            # gradients of several batches may be one step
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            if isinstance(loss, Tensor):  # its share of a step, to which the gradients of several batches may add up
+                gating.losses.append(loss.detach() * trainer.accumulate_grad_batches)
             if gating.schedule is not None and trainer.global_step > gating.schedule.steps:
                 gating.moved()
 

@@ -136,14 +136,35 @@ def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:
 
 def _named(value: Mapping[str, Any], at: int, model: nn.Module | None) -> dict[str, Any]:
     """The entries of a mapping that the model names; all of them where it takes any, or is not known."""
-    parameters = {} if model is None else inspect.signature(model.forward).parameters
-    if not parameters or any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values()):
-        return dict(value)
-    kept = {key: entry for key, entry in value.items() if key in parameters}
-    if not kept:
+    kept = dict(value) if model is None else taken_by_name(value, model)
+    if value and not kept:
+        names = ", ".join(inspect.signature(model.forward).parameters) if model is not None else ""
         text = f"batch {at} of the data has the keys {', '.join(map(str, value))}, none of which the model takes."
-        raise TnmarsError(Problem(text, f"It takes: {', '.join(parameters)}. Or give inputs=lambda batch: ..."))
+        raise TnmarsError(Problem(text, f"It takes: {names}. Or give inputs=lambda batch: ..."))
     return kept
+
+
+def taken_by_name(value: Mapping[Any, Any], model: nn.Module) -> dict[str, Any]:
+    """The entries of a mapping that a model's `forward` names; all with a text for a key where it takes any.
+
+    >>> taken_by_name({"input": 1, "id": 2}, nn.Linear(2, 2))
+    {'input': 1}
+    """
+    parameters = inspect.signature(model.forward).parameters
+    takes_any = any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values())
+    return {key: entry for key, entry in value.items() if isinstance(key, str) and (takes_any or key in parameters)}
+
+
+def lacking(named: Mapping[str, Any], model: nn.Module) -> list[str]:
+    """The arguments that a model's `forward` cannot do without, and that are not among these.
+
+    >>> lacking({}, nn.Linear(2, 2))
+    ['input']
+    """
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(model.forward).parameters.items()
+    needed = [name for name, entry in parameters if entry.kind in kinds and entry.default is entry.empty]
+    return [name for name in needed if name not in named]
 
 
 def _required(model: nn.Module) -> int:
@@ -178,8 +199,18 @@ def moved(batch: Batch, device: torch.device | None) -> Batch:
 
 
 def placed(value: Any, device: torch.device | None) -> Any:
-    """A tensor on a device; anything else as it is, and a tensor too where there is none."""
-    return value.to(device) if isinstance(value, Tensor) and device is not None else value
+    """A value with its tensors on a device, those in tuples, lists and mappings too; as it is where there is none."""
+    if device is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(placed(each, device) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(placed(each, device) for each in value)
+    if isinstance(value, Mapping):
+        return {key: placed(each, device) for key, each in value.items()}
+    return value
 
 
 def device_of(model: nn.Module) -> torch.device | None:

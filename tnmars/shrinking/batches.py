@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.models.data import Batch, checked, samples
+from tnmars.models.data import Batch, checked, lacking, samples, taken_by_name
 
 SHAPE = (
     "Give a DataLoader or a list of batches, each (inputs..., target) or a mapping with the target under 'labels'. "
@@ -30,26 +30,46 @@ MOST = 1000
 """How many batches are counted, where data have no length."""
 
 
-def split(batch: Any, at: int) -> tuple[Batch, Any]:
+def split(batch: Any, at: int, model: nn.Module) -> tuple[Batch, Any]:
     """A batch as what the model is called with, and the target. Raises `TnmarsError` for what has no such parts.
 
-    >>> split((1, 2, 3), 0)
+    >>> split((1, 2, 3), 0, nn.Bilinear(2, 2, 2))
     (((1, 2), {}), 3)
-    >>> split({"ids": 1, "labels": 2}, 0)
-    (((), {'ids': 1}), 2)
+    >>> split({"input": 1, "labels": [2], "id": 3}, 0, nn.Linear(2, 2))
+    (((), {'input': 1}), [2])
     """
     if isinstance(batch, Mapping):
         if TARGET not in batch:
             text = f"batch {at} of train has the keys {listing([str(key) for key in batch])}, but no '{TARGET}'."
-            raise TnmarsError(Problem(text, f"Put the target under '{TARGET}'; the model gets all others by name."))
-        return ((), {key: value for key, value in batch.items() if key != TARGET}), batch[TARGET]
+            raise TnmarsError(Problem(text, f"Put the target under '{TARGET}'; the model gets the others by name."))
+        target = batch[TARGET]
+        if not target.dim() if isinstance(target, Tensor) else isinstance(target, (int, float)):
+            text = f"the target of batch {at} of train is a single number, as if the batch were a single sample."
+            raise TnmarsError(Problem(text, "Give batches: torch.utils.data.DataLoader(samples, batch_size=64)."))
+        return _by_name({key: value for key, value in batch.items() if key != TARGET}, at, model), target
     if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
         text = f"batch {at} of train is of type {type(batch).__name__}, but must be a tuple of inputs and a target."
         raise TnmarsError(Problem(text, SHAPE))
-    return (tuple(batch[:-1]), {}), batch[-1]
+    *inputs, target = batch
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return _by_name(inputs[0], at, model), target
+    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+        (inputs,) = inputs
+    return (tuple(inputs), {}), target
 
 
-def count(train: Iterable[Any]) -> int:
+def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
+    """The entries that the model takes, by name. Raises `TnmarsError` if it needs others."""
+    named = taken_by_name(given, model)
+    missing = lacking(named, model) if at == 0 else []
+    if missing:
+        keys = listing([str(key) for key in given])
+        text = f"batch {at} of train has the keys {keys}, but the model needs {listing(missing)} too."
+        raise TnmarsError(Problem(text, SHAPE))
+    return (), named
+
+
+def count(train: Iterable[Any], model: nn.Module) -> int:
     """The number of training samples. Raises `TnmarsError` if there is no batch, or if batches can be read only once.
 
     It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
@@ -63,16 +83,16 @@ def count(train: Iterable[Any]) -> int:
     if first is None:
         raise TnmarsError(Problem("train has no batch.", SHAPE))
     dataset = getattr(train, "dataset", None)
-    for sized, each in ((dataset, 1), (train, _size(first))):
+    for sized, each in ((dataset, 1), (train, _size(first, model))):
         try:
             return max(len(sized) * each, 1)  # type: ignore[arg-type]
         except TypeError:
             continue
-    return max(sum(map(_size, islice(given, MOST))), 1)
+    return max(sum(_size(batch, model) for batch in islice(given, MOST)), 1)
 
 
-def _size(batch: Any) -> int:
-    (args, named), target = split(batch, 0)
+def _size(batch: Any, model: nn.Module) -> int:
+    (args, named), target = split(batch, 0, model)
     return samples(((*args, *named.values(), target), {}))
 
 
@@ -84,9 +104,9 @@ class Stream:
         at: The number of batches of this pass that were taken.
     """
 
-    def __init__(self, train: Iterable[Any], seed: int, epoch: int = 0, at: int = 0):
+    def __init__(self, train: Iterable[Any], model: nn.Module, seed: int, epoch: int = 0, at: int = 0):
         """Continues after batch `at` of a pass; the batches before it are read again, and dropped."""
-        self.train, self.seed, self.epoch, self.at = train, seed, epoch, 0
+        self.train, self.model, self.seed, self.epoch, self.at = train, model, seed, epoch, 0
         self._batches = self._pass()
         for _ in range(at):
             next(self._batches)
@@ -112,7 +132,7 @@ class Stream:
             if batch is self:
                 raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
             self.at += 1
-            yield split(batch, self.at - 1)
+            yield split(batch, self.at - 1, self.model)
 
 
 def reseed(seed: int, what: str, number: int, train: Iterable[Any] | None = None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tnmars.decomposing.canonical import canonical
 from tnmars.decomposing.tensors import check_plain
-from tnmars.errors import Problem, TnmarsError, plural
+from tnmars.errors import Problem, TnmarsError, listing, plural
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import drop_ones
 from tnmars.layer.distributed import from_first_rank
@@ -51,6 +51,10 @@ def open_layers(model: nn.Module) -> dict[str, TNModule]:
         text = "the model has no compiled layer with ranks to choose. Nothing was changed."
         raise TnmarsError(Problem(text, "Compile layers, tnmars.compile(graph), or decompose a model, compress_."))
     return found
+
+
+MUCH = 0.5
+"""The share of the dense model's parameters above which parts that are not cut are worth a word."""
 
 
 class Shrunk:
@@ -199,6 +203,17 @@ class Shrunk:
     def _rest(self) -> float:
         """What all parts that are not cut cost."""
         return self.prices.of(self.prices.whole(self.fixed), self.goals.unit)
+
+    def uncut_words(self) -> str:
+        """A sentence about what is not cut, if that is most of the dense model; else empty."""
+        rest = self.prices.whole(self.fixed).parameters
+        dense = self.dense["parameters"]
+        if rest <= MUCH * dense:
+            return ""
+        return (
+            f"No ranks make the model smaller than {dense / rest:.3g}x, because parts of it are not cut: "
+            f"{listing(self._uncut(), 4)}."
+        )
 
     def _uncut(self) -> list[str]:
         """The parts of the model with parameters that are not cut, the largest first, in words."""

@@ -66,17 +66,19 @@ def from_gradients(batches: Iterable[tuple[Batch, Any]], loss: Loss, count: int 
         known = {name: compiled_layers(model)[name] for name in weights}
         total = {name: {bond: torch.zeros(len(each)) for bond, each in own.items()} for name, own in weights.items()}
         flags = [(module, module.training) for module in model.modules()]
+        cudnn = torch._C._get_cudnn_enabled()
         try:
             model.eval()
+            torch._C._set_cudnn_enabled(False)  # its recurrent layers have no backward pass in eval()
             for inputs, target in islice(batches, count):
                 model.zero_grad()
-                with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in eval()
-                    output = call(model, inputs)
-                    loss(output, placed(target, device_of(model))).backward()  # type: ignore[no-untyped-call]
+                output = call(model, inputs)
+                loss(output, placed(target, device_of(model))).backward()  # type: ignore[no-untyped-call]
                 for name, layer in known.items():
                     for bond, value in _products(layer).items():
                         total[name][bond] += value.square().cpu()
         finally:
+            torch._C._set_cudnn_enabled(cudnn)
             model.zero_grad()
             for module, flag in flags:
                 module.training = flag

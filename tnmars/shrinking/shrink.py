@@ -80,8 +80,9 @@ def shrink(
             require a gradient are trained; layers with a core that does not are not cut. Modules without such
             parameters that are in evaluation mode, such as a frozen BatchNorm, stay there.
         train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
-            the model's inputs and, last, the target; or a mapping with the target under `labels`, whose other entries
-            are keyword arguments of the model.
+            the model's inputs and, last, the target. One input that is itself a sequence or a mapping holds all of
+            them. Or a batch is a mapping with the target under `labels`. Of a mapping the model gets the entries that
+            its `forward` names.
         loss: Called with the model's output and the target; returns a scalar.
         evaluate: Called with the model in evaluation mode, without gradients. Returns its score on validation data,
             larger is better; or a pair of score and number of samples; or a tensor with the score of each sample. Do
@@ -140,11 +141,11 @@ def shrink(
     share_((*work.parameters(), *work.buffers()))
     with own_random_state(train), torch.enable_grad():
         reseed(seed, "start", 0, train)
-        trained = count(train)
-        inputs, _ = split(next(iter(train)), 0)
+        trained = count(train, model)
+        inputs, _ = split(next(iter(train)), 0, model)
         args, named = moved(inputs, device_of(work))
         run = _Run(work, loss, evaluate, known, watch)
-        rule = _rule(saliency, train, loss)
+        rule = _rule(saliency, train, loss, model)
         path = _Path(
             work,
             budget=budget,
@@ -170,18 +171,20 @@ def shrink(
             path._begin(run.score(), {"epoch": 0, "batch": 0, "seed": seed})
         left = path.steps_left
         with bar("shrinking", left, progress) as advance:
-            run.walk(path, Stream(train, seed, *plain(path.position)), seed, advance)
+            run.walk(path, Stream(train, work, seed, *plain(path.position)), seed, advance)
         return path.curve
 
 
-def _rule(given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any], Tensor]) -> Saliency:
+def _rule(
+    given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any], Tensor], model: nn.Module
+) -> Saliency:
     """The saliency that is asked for. Raises `TnmarsError`."""
     if callable(given):
         return given
     if given == "norm":
         return from_norms
     if given == "gradient":
-        batches = [split(batch, at) for at, batch in zip(range(BATCHES), train, strict=False)]
+        batches = [split(batch, at, model) for at, batch in zip(range(BATCHES), train, strict=False)]
         return from_gradients(batches, loss)
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 
@@ -287,7 +290,10 @@ class _Run:
             what = (
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             )
-            raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", "Take its mean."))
+            hint = "Take its mean."
+            if value is None:  # a model that computes its own loss, if it gets labels
+                hint = "The model does not get the target. Compute the loss from both: cross_entropy(output.logits, y)."
+            raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", hint))
         if not value.requires_grad:
             text = "loss returned a tensor that does not depend on the parameters of the model."
             raise TnmarsError(Problem(text, "Compute it from the model's output, without detach() and no_grad()."))

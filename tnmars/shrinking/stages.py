@@ -190,6 +190,7 @@ class Stages:
             self._is_finished,
             lower=round(1 / self._share),
             ended=self._ended,
+            uncut=self._shrunk.uncut_words(),
         )
 
     @property

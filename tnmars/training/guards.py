@@ -7,6 +7,7 @@ is given.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from math import isfinite, sqrt
 from typing import NamedTuple
 
@@ -17,26 +18,30 @@ from tnmars.layer.kept import can_decide, is_selecting, kept_slices
 from tnmars.layer.masks import diverged, is_finite
 from tnmars.layer.module import layers
 
-WINDOW = 100
-"""The number of steps over which losses are averaged, and after which gates are looked at."""
-EARLY = 10
-"""The same in the first steps: what collapses there would have no better loss before it."""
+WINDOW, EARLY = 50, 10
+"""Gates and losses are looked at every so many steps; the second number is for the first steps."""
+FEWEST = 8
+"""The number of losses that a mean takes at least."""
 WORSE, SURE = 0.05, 4.0
 """A mean loss is worse than the best if it is higher by more than this share, and by so many standard errors of the
-difference."""
+difference, twice in a row."""
+SUDDEN = 3
+"""In the first steps the bonds of a layer may not all fall to their least number of slices from this many times it."""
 FALLBACK = "tnmars.shrink needs none of these settings."
 
 Value = Tensor | float
+Counts = dict[tuple[str, str], tuple[int, int, int]]
+"""By layer and bond: how many slices are kept, how many there are, and how many are kept at least."""
 
 
 class Mean(NamedTuple):
-    """The mean of some losses, and its standard error; 0 if there is only one."""
+    """The mean of some losses, and its standard error."""
 
     value: float
     error: float
 
     @classmethod
-    def of(cls, losses: list[float]) -> Mean:
+    def of(cls, losses: Sequence[float]) -> Mean:
         """
         >>> Mean.of([1.0, 3.0])
         Mean(value=2.0, error=1.0)
@@ -44,29 +49,43 @@ class Mean(NamedTuple):
         count = len(losses)
         value = sum(losses) / count
         squares = sum((loss - value) ** 2 for loss in losses)
-        return cls(value, sqrt(squares / (count - 1) / count) if count > 1 else 0.0)
+        return cls(value, sqrt(squares / max(count - 1, 1) / count))
 
     def is_worse_than(self, best: Mean) -> bool:
-        """Whether a loss has risen by more than chance and habit explain."""
-        allowed = max(WORSE * abs(best.value), SURE * sqrt(self.error**2 + best.error**2))
-        return self.value > best.value + allowed
+        """Whether a loss has risen by more than chance explains.
+
+        The best of many means was lucky, and its losses are often closer together too; so the larger error counts.
+        """
+        error = sqrt(2.0) * max(self.error, best.error)
+        return self.value > best.value + max(WORSE * abs(best.value), SURE * error)
 
 
 class Guards:
-    """Watches the training of the gates of a model."""
+    """Watches the training of the gates of a model. `is_trained` if it was trained before the first step seen here."""
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    def __init__(self, model: nn.Module, *, is_trained: bool = False):
+        self.model, self.is_trained = model, is_trained
         self._warned: set[str] = set()
         self._steps = 0
         self._losses: list[Value] = []
         self._penalties: list[Value] = []
+        self._first: Counts | None = None
+        """What was kept before the first step."""
+        self._looks: list[Counts] = []
+        """What was kept at the last two looks."""
+        self._before: Counts = {}
+        """What was kept at the look before the losses that are being collected began: one that is logged comes late."""
         self._best: Mean | None = None
-        self._kept: dict[tuple[str, str], int] = {}
-        """How many slices each bond kept when the loss was best."""
+        self._kept: Counts = {}
+        """The same for the losses with the best mean."""
+        self._worse = 0
+        """How many means in a row were worse than the best."""
 
     def step(self, loss: Value | None, penalty: Value | None) -> None:
         """Looks at a step. Raises `TnmarsError` if a logit is NaN or infinite, which is looked for now and then."""
+        if self._first is None:
+            self._first = self._before = _kept(self.model)
+            self._looks = [self._first]
         self._steps += 1
         if loss is not None:
             self._losses.append(_apart(loss))
@@ -76,22 +95,46 @@ class Guards:
         if is_whole:
             check_logits(self.model)
         if is_whole or (self._steps < WINDOW and self._steps % EARLY == 0):
-            self._look()
-            self._losses, self._penalties = [], []
+            self._look(_kept(self.model))
 
-    def _look(self) -> None:
-        if not self._losses:
+    def _look(self, kept: Counts) -> None:
+        """Looks at the gates, and at the losses once there are enough of them.
+
+        All ranks count slices in the same steps, because those of a sharded model are gathered. Losses are each
+        rank's own.
+        """
+        self._looks = [self._looks[-1], kept]
+        if self._steps <= WINDOW and not self.is_trained:
+            self._sudden(kept)
+        losses, penalties = _finite(self._losses), _finite(self._penalties)
+        self._losses, self._penalties = list(losses), list(penalties)
+        if len(losses) < FEWEST:
             return
-        loss = Mean.of(_numbers(self._losses))
-        if not isfinite(loss.value):
-            return  # nothing compares with it
-        if self._penalties and len(self._penalties) == len(self._losses):
-            self._compare(loss.value, Mean.of(_numbers(self._penalties)).value)
-        kept = _kept(self.model)
-        if self._best is not None and loss.is_worse_than(self._best):
-            self._collapse(self._best.value, loss.value, kept)
+        loss = Mean.of(losses)
+        if len(penalties) >= FEWEST:
+            self._compare(loss.value, Mean.of(penalties).value)
         if self._best is None or loss.value < self._best.value:
-            self._best, self._kept = loss, {name: count for name, (count, _, _) in kept.items()}
+            self._best, self._kept, self._worse = loss, self._before, 0
+        else:
+            self._worse = self._worse + 1 if loss.is_worse_than(self._best) else 0
+            if self._worse > 1:
+                self._collapse(self._best.value, loss.value, kept)
+        self._losses, self._penalties, self._before = [], [], self._looks[0]
+
+    def _sudden(self, kept: Counts) -> None:
+        """Warns of a layer that closes in the first steps, when no loss can tell yet what its slices were good for."""
+        assert self._first is not None
+        for layer in dict.fromkeys(layer for layer, _ in kept):
+            own = {bond: entry for (name, bond), entry in kept.items() if name == layer}
+            fell = any(self._first[layer, bond][0] >= SUDDEN * least for bond, (_, _, least) in own.items())
+            if fell and all(count <= least for count, _, least in own.values()):
+                self._warn(
+                    "collapse",
+                    f"every bond of layer '{layer}' is down to its fewest slices after {self._steps} steps, sooner "
+                    f"than training can tell which ones matter. To keep more, {self._advice(layer)}, or begin without "
+                    f"gates: tnmars.MaskSchedule(..., warmup_steps=...). {FALLBACK}",
+                )
+                return
 
     def _compare(self, loss: float, penalty: float) -> None:
         if penalty > abs(loss):
@@ -102,10 +145,10 @@ class Guards:
                 f"{FALLBACK}",
             )
 
-    def _collapse(self, before: float, loss: float, kept: dict[tuple[str, str], tuple[int, int, int]]) -> None:
+    def _collapse(self, before: float, loss: float, kept: Counts) -> None:
         """Warns of a bond that has come to its minimum since the loss was best."""
         for (layer, bond), (count, size, least) in kept.items():
-            if count <= least < self._kept.get((layer, bond), 0):
+            if count <= least < self._kept[layer, bond][0]:
                 self._warn(
                     "collapse",
                     f"bond '{bond}' of layer '{layer}' is down to {count} of {size} slices, and the loss has risen "
@@ -134,9 +177,9 @@ def check_logits(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _kept(model: nn.Module) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """For each bond whose selector chooses, how many slices are kept now, how many there are, and the least number."""
-    found: dict[tuple[str, str], tuple[int, int, int]] = {}
+def _kept(model: nn.Module) -> Counts:
+    """What each bond whose selector chooses keeps now."""
+    found: Counts = {}
     for name, layer in layers(model):
         if is_selecting(layer) and can_decide(layer):
             least = max(int(getattr(layer.selector, "min_keep", 1)), 1)
@@ -150,8 +193,9 @@ def _apart(value: Value) -> Value:
     return value.detach().clone() if isinstance(value, Tensor) else float(value)
 
 
-def _numbers(values: list[Value]) -> list[float]:
-    """Values as numbers, those of tensors read at once."""
-    tensors = [value.reshape(()).double() for value in values if isinstance(value, Tensor)]
+def _finite(values: Sequence[Value]) -> list[float]:
+    """The values that are finite, as numbers; those of tensors are read at once."""
+    tensors = [value.reshape(()).float() for value in values if isinstance(value, Tensor)]
     read = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [next(read) if isinstance(value, Tensor) else float(value) for value in values]
+    numbers = (next(read) if isinstance(value, Tensor) else float(value) for value in values)
+    return [number for number in numbers if isfinite(number)]

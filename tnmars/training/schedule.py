@@ -106,7 +106,7 @@ class MaskSchedule:
         self.steps = 0
         self._first: Tensor | None = None
         self._has_warned = False
-        self._guards = Guards(model)
+        self._guards = Guards(model, is_trained=warmup_steps > 0)
         self._set()
 
     @property
@@ -129,7 +129,7 @@ class MaskSchedule:
             penalty: What was added to the loss, optional. With both, a warning says if it outweighs the loss.
 
         Raises:
-            TnmarsError: If logits of gates have become NaN, which is looked for every 100 steps.
+            TnmarsError: If logits of gates have become NaN, which is looked for every 50 steps.
         """
         check_arguments(MaskSchedule.step, locals())
         for name, value in (("loss", loss), ("penalty", penalty)):
@@ -176,6 +176,7 @@ class MaskSchedule:
         for key, value in given.items():
             setattr(self, key, value)
         self._first = None
+        self._guards = Guards(self.model, is_trained=self.warmup_steps > 0 or self.steps > 0)
         self._set()
 
     def _set(self) -> None:

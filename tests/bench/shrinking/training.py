@@ -29,7 +29,7 @@ def stages(
 
     `extra` is added to the loss of each step, and `after` is called after it.
     """
-    stream, samples, done = Stream(given.train, seed), count(given.train), 0
+    stream, samples, done = Stream(given.train, model, seed), count(given.train, model), 0
     for number, length in enumerate(lengths):
         reseed(seed, "stage", number)
         model.train()
