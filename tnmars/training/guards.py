@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from math import isfinite, sqrt
 from typing import NamedTuple
 
@@ -42,14 +43,14 @@ class Mean(NamedTuple):
 
     @classmethod
     def of(cls, losses: Sequence[float]) -> Mean:
-        """
+        """The mean, with an error that tells noise from a trend: it comes from the steps between successive losses.
+
         >>> Mean.of([1.0, 3.0])
         Mean(value=2.0, error=1.0)
         """
-        count = len(losses)
-        value = sum(losses) / count
-        squares = sum((loss - value) ** 2 for loss in losses)
-        return cls(value, sqrt(squares / max(count - 1, 1) / count))
+        squares = [(after - before) ** 2 for before, after in pairwise(losses)]
+        variance = sum(squares) / max(len(squares), 1) / 2
+        return cls(sum(losses) / len(losses), sqrt(variance / len(losses)))
 
     def is_worse_than(self, best: Mean) -> bool:
         """Whether a loss has risen by more than chance explains.
