@@ -15,6 +15,7 @@ from tnmars.graph import Graph
 from tnmars.graph.parts import is_int
 from tnmars.layer.init import place
 from tnmars.layer.module import TNModule
+from tnmars.layer.numbers import dtype_name
 from tnmars.layer.predicted import warn_if_slower
 from tnmars.plan.cost import CostModel, machine_model
 from tnmars.program.choice import NO_LIMIT, Planner
@@ -65,7 +66,8 @@ def compile(
             nominal batch, for inference or in training. It never warns of tables, nor of weights with fewer than 4,096
             entries.
         device: Where parameters live, as in torch's layers.
-        dtype: The floating-point or complex type of the parameters, as in torch's layers. Gates are always real.
+        dtype: The floating-point or complex type of the parameters, as in torch's layers. Gates are always real. Plans
+            and predicted times are for this type, also if the layer is converted later.
         **options: Options of the layer, such as `stride=2`. They override those of the graph.
 
     Shape:
@@ -115,8 +117,7 @@ def compile(
     is_last = memory_format != torch.contiguous_format
     decide = fastest if tune else None
     kind = torch.device(device or torch.get_default_device()).type
-    numbers = str(dtype or torch.get_default_dtype()).removeprefix("torch.")
-    costs = (model or machine_model(kind)).for_numbers(numbers)
+    costs = (model or machine_model(kind)).for_numbers(dtype_name(dtype or torch.get_default_dtype()))
     planner = Planner(declared, costs, batch, image, optimizer, decide, is_last)
     layer = TNModule(planner, rule=init, selector=selector, open_only=open_only, device=device, dtype=dtype)
     if warn:

@@ -25,7 +25,9 @@ from strategies import cases, graphs
 
 import tnmars
 from tnmars import CostModel, Graph, TnmarsError
-from tnmars.plan.cost import VECTOR, machine_model
+from tnmars.layer.init import DTYPES
+from tnmars.layer.numbers import dtype_name
+from tnmars.plan.cost import NUMBERS, VECTOR, machine_model
 from tnmars.plan.layout import Layout, Weighing
 from tnmars.plan.network import BATCH, groups, layer_network, weight_network
 from tnmars.plan.search import Search
@@ -383,3 +385,15 @@ def test_numbers_of_16_bits_move_fewer_bytes_and_compute_as_float32() -> None:
     single, half = CostModel(), CostModel().for_numbers("bfloat16")
     assert half.bytes == 2
     assert single.matmul(1, 64, 64, 64) - half.matmul(1, 64, 64, 64) == pytest.approx(2 * 3 * 64**2 / single.rate)
+
+
+@pytest.mark.parametrize("numbers", [{"item": 128}, {"item": 3}, {"parts": 3}, {"item": 2, "parts": 2}])
+def test_numbers_that_no_type_has_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(TnmarsError, match="no type of torch's layers has such numbers"):
+        CostModel(**numbers)
+
+
+def test_the_types_of_layers_are_those_of_the_cost_model() -> None:
+    assert set(NUMBERS) == set(map(dtype_name, DTYPES))
+    for dtype in DTYPES:
+        assert CostModel().for_numbers(dtype_name(dtype)).bytes == dtype.itemsize

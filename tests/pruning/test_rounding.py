@@ -16,10 +16,10 @@ from tnmars.pruning.mergers import planned_time
 SIZES: dict[str, Any] = {"inputs": (6, 8), "outputs": (8, 6), "rank": 24}
 
 
-def gated(open_slices: int, graph: tnmars.Graph | None = None) -> tnmars.TNModule:
+def gated(open_slices: int, graph: tnmars.Graph | None = None, dtype: torch.dtype = torch.float64) -> tnmars.TNModule:
     """A layer whose gates leave that many slices of each bond open, not the first ones."""
     graph = graph or tnmars.families.tt("linear", **SIZES)
-    layer = tnmars.compile(graph, batch=64, selector=tnmars.Mars(), model=CostModel(), dtype=torch.float64, warn=False)
+    layer = tnmars.compile(graph, batch=64, selector=tnmars.Mars(), model=CostModel(), dtype=dtype, warn=False)
     with torch.no_grad():
         for at, logits in enumerate(layer.logits()):
             shut = torch.randperm(logits.numel(), generator=torch.Generator().manual_seed(at))[open_slices:]
@@ -100,11 +100,11 @@ def test_ranks_are_rounded_to_more_of_the_canonical_form() -> None:
 
 
 def test_the_predicted_time_decides() -> None:
-    """15 columns are narrower than a vector register, 16 are not; 17 to 24 would only add work."""
+    """15 columns of float32 are narrower than a vector register, 16 are not; 17 to 24 would only add work."""
     graph = tnmars.families.lowrank("linear", inputs=(512,), outputs=(512,), rank=48)
     times = []
     for open_slices, size in ((15, 16), (17, 17), (32, 32)):
-        layer = gated(open_slices, graph)
+        layer = gated(open_slices, graph, torch.float32)
         small = tnmars.prune(layer, round_to="time", simplify=False)
         assert sizes(small) == [size]
         assert isinstance(small, tnmars.TNModule)

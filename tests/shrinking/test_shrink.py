@@ -29,12 +29,14 @@ from shrink_kit import (
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.utils.rnn import pack_sequence
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tnmars
 from tnmars import TnmarsError, families
-from tnmars.models.data import placed
-from tnmars.shrinking.batches import count
+from tnmars.models.data import batches, placed
+from tnmars.shrinking.batches import count, split
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
@@ -365,6 +367,62 @@ def test_tensors_inside_a_target_or_an_input_follow_the_model() -> None:
     assert found["more"][1][1] == 3 and found["pair"].first.is_meta and found["pair"].second == "a"
     assert placed(given, None) is given
 
+    class Fields(dict):  # type: ignore[type-arg]
+        """As of transformers or PyTorch Geometric."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self[name]
+
+    fields, packed = Fields(y=Y[:5]), pack_sequence([X[0], X[1, :5]], enforce_sorted=False)
+    assert placed(fields, torch.device("meta")).y.is_meta and not fields.y.is_meta
+    for value in (given, fields, packed, Y, "a"):
+        assert placed(value, torch.device("cpu")) is value
+
+
+def test_one_argument_that_is_a_list_or_a_mapping_stays_one() -> None:
+    """As of detection models, whose `forward` takes a list of images, and of LSTM."""
+    model = tnmars.Linear(12, 8, family="lowrank", rank=4, warn=False)
+
+    class Listed(nn.Module):
+        def forward(self, images: list[Tensor]) -> Tensor:
+            return model(torch.stack(images))
+
+    class Mapped(nn.Module):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return model(batch["x"])
+
+    packed = pack_sequence([X[0], X[1, :5]], enforce_sorted=False)
+    images = [X[0], X[1], X[2]]
+    for given, net in ((images, Listed()), ({"x": X}, Mapped()), (packed, nn.LSTM(3, 3))):
+        (args, named), target = split((given, Y), 0, net)
+        assert len(args) == 1 and args[0] is given and not named and target is Y
+    (args, named), _ = split(((X, Y), Y), 0, nn.Bilinear(2, 2, 2))
+    assert args[0] is X and args[1] is Y and not named
+    (((given,), named),) = batches([(images, Y[:3])], model=Listed())
+    assert given is images and not named
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, AveragedModel, torch.compile])
+def test_a_wrapped_model_gets_the_entries_that_the_model_inside_names(wrap: Callable[[nn.Module], Any]) -> None:
+    given = {"input": X, "id": Y, "labels": Y}
+    assert split(given, 0, wrap(nn.Linear(2, 2)))[0] == ((), {"input": X})
+
+
+def test_a_mapping_of_which_the_model_takes_nothing_is_refused() -> None:
+    class Optional(nn.Module):
+        def forward(self, pixels: Tensor | None = None, embeds: Tensor | None = None, labels: Any = None) -> Tensor:
+            raise AssertionError("the model would have no input")
+
+    with pytest.raises(TnmarsError, match="has the inputs pixel, but the model takes pixels, embeds, labels"):
+        split({"pixel": X, "labels": Y}, 3, Optional())
+
+    class Needy(nn.Module):
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            raise AssertionError("the model would have no target")
+
+    with pytest.raises(TnmarsError, match=r"needs labels too\.\n  The model does not get 'labels' here: give it a def"):
+        split({"x": X, "labels": Y}, 0, Needy())
+
 
 class Once:
     """Batches that can be read only once, though that does not show."""
@@ -389,9 +447,8 @@ class Once:
         ({"train": 3}, "train is of type int, but must be an iterable of batches"),
         ({"train": [3]}, "batch 0 of train is of type int, but must be a tuple of inputs and a target"),
         ({"train": [{"x": X}]}, "batch 0 of train has the keys x, but no 'labels'"),
-        ({"train": [{"x": X, "labels": Y}]}, "batch 0 of train has the keys x, but the model needs input too"),
-        ({"train": [{"input": X[0], "labels": Y[0]}]}, "the target of batch 0 of train is a single number"),
-        ({"loss": lambda output, target: None}, "loss returned a NoneType.*\n  The model does not get the target"),
+        ({"train": [{"x": X, "labels": Y}]}, "batch 0 of train has the inputs x, but the model needs input too"),
+        ({"loss": lambda output, target: None}, "loss returned None, but must return a scalar tensor.\n  Return the"),
         ({"train": Once()}, "train has batches only in its first pass"),
         ({"loss": nan_loss}, "the loss became NaN in step 1 of stage 1"),
         ({"loss": lambda output, target: output}, r"loss returned a tensor of shape \(64, 8\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -398,12 +399,17 @@ def test_a_budget_that_is_too_small_names_what_is_not_cut(budget: int | str, res
 
 
 @pytest.mark.parametrize(
-    ("width", "words"), [(40, "smaller than 1.29x, because parts of it are not cut: '2' (400 parameters)."), (3, "")]
+    ("width", "options", "words"),
+    [
+        (40, {"max_drop": 0.1}, "smaller than 1.29x in parameters, because parts are not cut: '2' (400 parameters)."),
+        (3, {"max_drop": 0.1}, ""),
+        (40, {"budget": "1.01x"}, ""),
+    ],
 )
-def test_the_reason_names_what_kept_the_model_large(width: int, words: str) -> None:
+def test_the_reason_names_what_kept_the_model_large(width: int, options: dict[str, Any], words: str) -> None:
     """A dense weight of 12 x 9 with 9 biases and a head: 117 and 400, or 117 and 30 parameters."""
     model = nn.Sequential(tnmars.compile(LOWRANK, batch=16), nn.ReLU(), nn.Linear(9, width))
-    path = tnmars.Stages(model, budget="1.01x", settings=tnmars.Staircase(first=2))
+    path = tnmars.Stages(model, settings=tnmars.Staircase(first=2), **options)
     for stage in path:
         stage.report(0.5)
     assert words in path.curve.reason and ("not cut" in path.curve.reason) == bool(words)

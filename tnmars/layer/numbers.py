@@ -18,6 +18,15 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     return REAL.get(dtype, dtype)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type.
+
+    >>> dtype_name(torch.float64)
+    'float64'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """The type of a layer's gates: real, with at least the digits of float32. With fewer they would not learn."""
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32

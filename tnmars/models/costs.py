@@ -62,6 +62,10 @@ class Setting:
         return max(use.rows for use in self.uses)
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.sites[0].layer.weight.dtype
+
+    @property
     def image(self) -> int:
         return max(use.image for use in self.uses)
 
@@ -101,7 +105,7 @@ class Setting:
         if not self.tune:
             return 1e3 * frozen.cost
         if (graph, at) not in self.timed:
-            self.timed[graph, at] = 1e3 * _measured(graph, frozen, use)
+            self.timed[graph, at] = 1e3 * _measured(graph, frozen, use, self.dtype)
         return self.timed[graph, at]
 
     def _extra(self, graph: Graph, use: Use, explained: Explained, at: int) -> float:
@@ -115,7 +119,7 @@ class Setting:
         alone = 1e3 * explained.dense_seconds
         if self.tune:
             if (None, at) not in self.timed:
-                self.timed[None, at] = 1e3 * _measured_dense(graph, use)
+                self.timed[None, at] = 1e3 * _measured_dense(graph, use, self.dtype)
             alone = self.timed[None, at]
         moved = [
             use.numbers + use.calls * size for size in (sum(map(prod, graph.cores.values())), prod(graph.dense_shape))
@@ -128,20 +132,20 @@ def _times(use: Use, explained: Explained) -> float:
     return use.macs / explained.dense_macs if use.macs and explained.dense_macs else float(use.calls)
 
 
-def _measured(graph: Graph, form: Form, use: Use) -> float:
+def _measured(graph: Graph, form: Form, use: Use, dtype: torch.dtype) -> float:
     made = code(form)
     with torch.no_grad():
-        parts = made.fold(*(torch.randn(graph.cores[graph.nodes[name]]) for name in made.cores))
-    bias = torch.zeros(graph.out_features) if graph.has_bias else None
-    return _seconds(lambda *given: made(given, bias, parts), code_inputs(graph, use.rows, use.image))
+        parts = made.fold(*(torch.randn(graph.cores[graph.nodes[name]], dtype=dtype) for name in made.cores))
+    bias = torch.zeros(graph.out_features, dtype=dtype) if graph.has_bias else None
+    return _seconds(lambda *given: made(given, bias, parts), code_inputs(graph, use.rows, use.image, dtype))
 
 
-def _measured_dense(graph: Graph, use: Use) -> float:
+def _measured_dense(graph: Graph, use: Use, dtype: torch.dtype) -> float:
     run = dense_layer(graph)
     assert run is not None
-    weight = torch.randn(graph.dense_shape)
-    bias = torch.zeros(graph.out_features) if graph.has_bias else None
-    return _seconds(lambda *given: run(weight, bias, *given), example_inputs(graph, use.rows, use.image))
+    weight = torch.randn(graph.dense_shape, dtype=dtype)
+    bias = torch.zeros(graph.out_features, dtype=dtype) if graph.has_bias else None
+    return _seconds(lambda *given: run(weight, bias, *given), example_inputs(graph, use.rows, use.image, dtype))
 
 
 def _seconds(run: object, inputs: Sequence[Tensor]) -> float:

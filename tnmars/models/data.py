@@ -6,15 +6,18 @@ batch means for a model is decided here, in one place, so that every function th
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import Dataset, IterableDataset
 
 from tnmars.errors import Problem, TnmarsError
+from tnmars.training.schedule import WRAPPERS
 
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 """What a model is called with: positional and keyword arguments."""
@@ -36,7 +39,8 @@ def batches(
         data: A `DataLoader`, any other iterable of batches, or one tensor with all samples, which is cut into batches
             of `rows`. A batch is a tensor, a mapping of keyword arguments, or a sequence. Of a sequence such as
             `(images, labels)` the first element is taken, or as many as the model has positional arguments without a
-            default. If the first element is itself a sequence or a mapping, it holds all arguments.
+            default. If the first element is itself a list, a tuple or a mapping, it holds all arguments, unless the
+            model takes fewer.
         inputs: Called with each batch instead: returns a tensor, a tuple of positional arguments or a mapping of
             keyword arguments, all of which the model gets.
         model: The model that is to be called. Of a mapping, it gets the keys that its `forward` names.
@@ -125,7 +129,7 @@ def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:
         raise TnmarsError(Problem(text, "Say how to make inputs of it: inputs=lambda batch: ..."))
     if isinstance(value[0], Mapping):
         return (), _named(value[0], at, model)
-    if isinstance(value[0], (tuple, list)):
+    if is_arguments(value[0], model):
         return tuple(value[0]), {}
     count = 1 if model is None else max(1, _required(model))
     if len(value) < count:
@@ -138,10 +142,22 @@ def _named(value: Mapping[str, Any], at: int, model: nn.Module | None) -> dict[s
     """The entries of a mapping that the model names; all of them where it takes any, or is not known."""
     kept = dict(value) if model is None else taken_by_name(value, model)
     if value and not kept:
-        names = ", ".join(inspect.signature(model.forward).parameters) if model is not None else ""
         text = f"batch {at} of the data has the keys {', '.join(map(str, value))}, none of which the model takes."
-        raise TnmarsError(Problem(text, f"It takes: {names}. Or give inputs=lambda batch: ..."))
+        raise TnmarsError(Problem(text, f"It takes: {', '.join(names_of(model))}. Or give inputs=lambda batch: ..."))
     return kept
+
+
+def _parameters(model: nn.Module | None) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a model's `forward`; of a wrapped model, such as one under DDP, those of the model inside."""
+    while isinstance(model, WRAPPERS):
+        model = model.module
+    model = getattr(model, "_orig_mod", model)  # torch.compile
+    return {} if model is None else inspect.signature(model.forward).parameters
+
+
+def names_of(model: nn.Module | None) -> list[str]:
+    """The names of the arguments that a model's `forward` takes."""
+    return list(_parameters(model))
 
 
 def taken_by_name(value: Mapping[Any, Any], model: nn.Module) -> dict[str, Any]:
@@ -150,7 +166,7 @@ def taken_by_name(value: Mapping[Any, Any], model: nn.Module) -> dict[str, Any]:
     >>> taken_by_name({"input": 1, "id": 2}, nn.Linear(2, 2))
     {'input': 1}
     """
-    parameters = inspect.signature(model.forward).parameters
+    parameters = _parameters(model)
     takes_any = any(entry.kind is entry.VAR_KEYWORD for entry in parameters.values())
     return {key: entry for key, entry in value.items() if isinstance(key, str) and (takes_any or key in parameters)}
 
@@ -162,16 +178,32 @@ def lacking(named: Mapping[str, Any], model: nn.Module) -> list[str]:
     ['input']
     """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(model.forward).parameters.items()
-    needed = [name for name, entry in parameters if entry.kind in kinds and entry.default is entry.empty]
+    needed = [
+        name for name, entry in _parameters(model).items() if entry.kind in kinds and entry.default is entry.empty
+    ]
     return [name for name in needed if name not in named]
+
+
+def is_arguments(value: Any, model: nn.Module | None) -> bool:
+    """Whether a list or tuple within a batch holds all arguments of a model, rather than being one of them.
+
+    Of a model that takes fewer arguments, such as one that takes a list of images, it is one. So is a named tuple.
+
+    >>> is_arguments([1, 2], nn.Bilinear(2, 2, 2)), is_arguments([1, 2], nn.Linear(2, 2))
+    (True, False)
+    """
+    if type(value) not in (tuple, list):
+        return False
+    parameters = _parameters(model).values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes_any = model is None or any(entry.kind is entry.VAR_POSITIONAL for entry in parameters)
+    return takes_any or len(value) <= sum(entry.kind in kinds for entry in parameters)
 
 
 def _required(model: nn.Module) -> int:
     """The number of positional arguments without a default of a model's `forward`."""
-    parameters = inspect.signature(model.forward).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(entry.kind in kinds and entry.default is entry.empty for entry in parameters)
+    return sum(entry.kind in kinds and entry.default is entry.empty for entry in _parameters(model).values())
 
 
 def _check_numbers(batch: Batch, at: int) -> None:
@@ -199,18 +231,30 @@ def moved(batch: Batch, device: torch.device | None) -> Batch:
 
 
 def placed(value: Any, device: torch.device | None) -> Any:
-    """A value with its tensors on a device, those in tuples, lists and mappings too; as it is where there is none."""
+    """A value with its tensors on a device, those in tuples, lists and mappings too; the same object if none moves."""
     if device is None:
         return value
     if isinstance(value, Tensor):
         return value.to(device)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(placed(each, device) for each in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(placed(each, device) for each in value)
+    if isinstance(value, PackedSequence):
+        return value.to(device)  # type: ignore[arg-type]  # as its own documentation has it
     if isinstance(value, Mapping):
-        return {key: placed(each, device) for key, each in value.items()}
-    return value
+        moving = {key: placed(each, device) for key, each in value.items()}
+        if all(each is value[key] for key, each in moving.items()):
+            return value
+        if not isinstance(value, MutableMapping):
+            return moving
+        found = copy.copy(value)
+        for key, each in moving.items():
+            found[key] = each
+        return found
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+    if not is_named and type(value) not in (tuple, list):
+        return value
+    parts = [placed(each, device) for each in value]
+    if all(one is other for one, other in zip(parts, value, strict=True)):
+        return value
+    return type(value)(*parts) if is_named else type(value)(parts)
 
 
 def device_of(model: nn.Module) -> torch.device | None:

@@ -25,7 +25,7 @@ from tnmars.graph import Graph
 from tnmars.graph.counts import count
 from tnmars.graph.parts import is_int
 from tnmars.layer.module import TNModule
-from tnmars.layer.numbers import squared, wide
+from tnmars.layer.numbers import dtype_name, squared, wide
 from tnmars.models.curves import widest
 from tnmars.models.from_dense import moments_of
 from tnmars.models.replacing import compiled
@@ -220,7 +220,7 @@ def suggest(
     moments = None if given is None else moments_of(module, dense, given)
     task = _Task(module, dense, parameters, given, None if moments is None else moments.metric(), seed)
     rows, side = batch or (moments.batch if moments else 128), image or (moments.image if moments else 32)
-    model = cost_model or machine_model()
+    model = (cost_model or machine_model()).for_numbers(dtype_name(dense.weight.dtype))
     graphs, refused = _graphs(dense, families)
     entries: list[Suggestion] = []
     for names, graph in graphs:

@@ -10,6 +10,7 @@ from torch import nn
 
 from tnmars.decomposing.metric import Metric
 from tnmars.errors import Problem, TnmarsError, listing
+from tnmars.layer.numbers import dtype_name
 from tnmars.models.budget import UNITS, Budget, allocate, amount
 from tnmars.models.calibration import Calibration
 from tnmars.models.costs import Cost, Setting, along
@@ -107,7 +108,8 @@ def weighed(
     found = []
     for at, group in enumerate(open_groups):
         watch(f"ranks of {group.name}", at + 1, len(open_groups))
-        setting = Setting(group.sites, [now.uses.get(site.name, Use()) for site in group.sites], machine, tune)
+        own = machine.for_numbers(dtype_name(group.sites[0].layer.weight.dtype))
+        setting = Setting(group.sites, [now.uses.get(site.name, Use()) for site in group.sites], own, tune)
         found.append(_weighed(group, collected, setting, unit))
     return found
 

@@ -24,7 +24,7 @@ MAX_BYTES = 100_000
 VECTOR = 64
 """The bytes that a vector instruction of the processor takes."""
 SINGLE = 4
-"""The bytes of a float32, which the rates of the model are those of."""
+"""The bytes of a float32. The rates of the model are those of numbers of this size."""
 NUMBERS: Mapping[str, tuple[int, int]] = {
     "float16": (2, 1),
     "bfloat16": (2, 1),
@@ -118,6 +118,9 @@ class CostModel:
 
     def __post_init__(self) -> None:
         check_arguments(CostModel, vars(self))
+        if (self.item, self.parts) not in NUMBERS.values():
+            text = f"item is {self.item} and parts is {self.parts}, but no type of torch's layers has such numbers."
+            raise TnmarsError(Problem(text, "item is 2, 4 or 8 bytes; parts is 1, or 2 for complex numbers."))
 
     def for_numbers(self, dtype: str) -> CostModel:
         """The same machine, computing with a dtype such as `float64`. 16-bit numbers are taken to compute as float32.

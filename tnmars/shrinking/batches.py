@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.models.data import Batch, checked, lacking, samples, taken_by_name
+from tnmars.models.data import Batch, checked, is_arguments, lacking, names_of, samples, taken_by_name
 
 SHAPE = (
     "Give a DataLoader or a list of batches, each (inputs..., target) or a mapping with the target under 'labels'. "
@@ -42,30 +42,28 @@ def split(batch: Any, at: int, model: nn.Module) -> tuple[Batch, Any]:
         if TARGET not in batch:
             text = f"batch {at} of train has the keys {listing([str(key) for key in batch])}, but no '{TARGET}'."
             raise TnmarsError(Problem(text, f"Put the target under '{TARGET}'; the model gets the others by name."))
-        target = batch[TARGET]
-        if not target.dim() if isinstance(target, Tensor) else isinstance(target, (int, float)):
-            text = f"the target of batch {at} of train is a single number, as if the batch were a single sample."
-            raise TnmarsError(Problem(text, "Give batches: torch.utils.data.DataLoader(samples, batch_size=64)."))
-        return _by_name({key: value for key, value in batch.items() if key != TARGET}, at, model), target
+        return _by_name({key: value for key, value in batch.items() if key != TARGET}, at, model), batch[TARGET]
     if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
         text = f"batch {at} of train is of type {type(batch).__name__}, but must be a tuple of inputs and a target."
         raise TnmarsError(Problem(text, SHAPE))
     *inputs, target = batch
-    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping) and taken_by_name(inputs[0], model):
         return _by_name(inputs[0], at, model), target
-    if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
+    if len(inputs) == 1 and is_arguments(inputs[0], model):
         (inputs,) = inputs
     return (tuple(inputs), {}), target
 
 
 def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
-    """The entries that the model takes, by name. Raises `TnmarsError` if it needs others."""
+    """The entries that the model takes, by name. Raises `TnmarsError` if it takes none of them, or needs others."""
     named = taken_by_name(given, model)
     missing = lacking(named, model) if at == 0 else []
-    if missing:
+    if missing or (given and not named):
         keys = listing([str(key) for key in given])
-        text = f"batch {at} of train has the keys {keys}, but the model needs {listing(missing)} too."
-        raise TnmarsError(Problem(text, SHAPE))
+        needs = f"the model needs {listing(missing)} too" if missing else f"the model takes {listing(names_of(model))}"
+        text = f"batch {at} of train has the inputs {keys}, but {needs}."
+        hint = f"The model does not get '{TARGET}' here: give it a default." if TARGET in missing else SHAPE
+        raise TnmarsError(Problem(text, hint))
     return (), named
 
 

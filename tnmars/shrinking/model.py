@@ -211,7 +211,7 @@ class Shrunk:
         if rest <= MUCH * dense:
             return ""
         return (
-            f"No ranks make the model smaller than {dense / rest:.3g}x, because parts of it are not cut: "
+            f"No ranks make the model smaller than {dense / rest:.3g}x in parameters, because parts are not cut: "
             f"{listing(self._uncut(), 4)}."
         )
 

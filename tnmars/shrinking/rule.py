@@ -138,7 +138,7 @@ def curve_for(
     """The curve of some points, with the one that is chosen.
 
     `lower` is what the rates were divided by, `ended` says what ended the path early, if anything did, and `uncut`
-    which parts kept the model from becoming smaller, if they did.
+    which parts keep the model large, if they do.
     """
     if goals.budgets:
         limits = {str(one): one.limit(dense[goals.unit]) for one in goals.budgets}
@@ -163,7 +163,7 @@ def curve_for(
         reason += f" All rates were divided by {lower}, because the first stage made the model given worse."
     if ended:
         reason += f" The path ended early: {ended}"
-    if uncut:
+    if uncut and not goals.budgets:
         reason += f" {uncut}"
     score = None if start is None else start.score
     return Curve(tuple(points), score, chosen, reason, budgets, dict(dense), is_finished)

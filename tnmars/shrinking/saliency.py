@@ -66,10 +66,11 @@ def from_gradients(batches: Iterable[tuple[Batch, Any]], loss: Loss, count: int 
         known = {name: compiled_layers(model)[name] for name in weights}
         total = {name: {bond: torch.zeros(len(each)) for bond, each in own.items()} for name, own in weights.items()}
         flags = [(module, module.training) for module in model.modules()]
-        cudnn = torch._C._get_cudnn_enabled()
+        cudnn = torch.backends.cudnn.enabled
         try:
             model.eval()
-            torch._C._set_cudnn_enabled(False)  # its recurrent layers have no backward pass in eval()
+            # its recurrent layers have no backward pass in eval(); cudnn.flags() would fail with newer settings
+            torch.backends.cudnn.enabled = False
             for inputs, target in islice(batches, count):
                 model.zero_grad()
                 output = call(model, inputs)
@@ -78,7 +79,7 @@ def from_gradients(batches: Iterable[tuple[Batch, Any]], loss: Loss, count: int 
                     for bond, value in _products(layer).items():
                         total[name][bond] += value.square().cpu()
         finally:
-            torch._C._set_cudnn_enabled(cudnn)
+            torch.backends.cudnn.enabled = cudnn
             model.zero_grad()
             for module, flag in flags:
                 module.training = flag

@@ -291,8 +291,9 @@ class _Run:
                 f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
             )
             hint = "Take its mean."
-            if value is None:  # a model that computes its own loss, if it gets labels
-                hint = "The model does not get the target. Compute the loss from both: cross_entropy(output.logits, y)."
+            if value is None:
+                what = "None"
+                hint = "Return the loss. A model does not compute its own here, because it does not get the target."
             raise TnmarsError(Problem(f"loss returned {what}, but must return a scalar tensor.", hint))
         if not value.requires_grad:
             text = "loss returned a tensor that does not depend on the parameters of the model."

@@ -204,4 +204,7 @@ def _cost_model(data: Mapping[str, Any], is_accelerator: bool) -> CostModel:
         if not is_number(value) or value <= 0 or (key in ("item", "parts") and not is_int(value, 1)):
             text = f"'{key}' of its cost model is {shorten(repr(value))}, but must be a number above 0."
             raise CheckpointError(text)
-    return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)
+    try:
+        return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)
+    except TnmarsError as error:
+        raise CheckpointError(f"its cost model: {error.problems[0].text}") from None

@@ -1,7 +1,7 @@
 """What goes wrong with gates, said when it happens: each problem once, with the setting to change.
 
-Everything here reads; nothing is changed. A penalty that outweighs the loss and a collapse are seen only if the loss
-is given.
+Everything here reads; nothing is changed. A penalty that outweighs the loss, and a collapse after the first steps, are
+seen only if the loss is given.
 """
 
 from __future__ import annotations
@@ -114,12 +114,11 @@ class Guards:
         loss = Mean.of(losses)
         if len(penalties) >= FEWEST:
             self._compare(loss.value, Mean.of(penalties).value)
+        self._worse = self._worse + 1 if self._best is not None and loss.is_worse_than(self._best) else 0
+        if self._best is not None and self._worse > 1:
+            self._collapse(self._best.value, loss.value, kept)
         if self._best is None or loss.value < self._best.value:
-            self._best, self._kept, self._worse = loss, self._before, 0
-        else:
-            self._worse = self._worse + 1 if loss.is_worse_than(self._best) else 0
-            if self._worse > 1:
-                self._collapse(self._best.value, loss.value, kept)
+            self._best, self._kept = loss, self._before
         self._losses, self._penalties, self._before = [], [], self._looks[0]
 
     def _sudden(self, kept: Counts) -> None:
@@ -130,7 +129,7 @@ class Guards:
             fell = any(self._first[layer, bond][0] >= SUDDEN * least for bond, (_, _, least) in own.items())
             if fell and all(count <= least for count, _, least in own.values()):
                 self._warn(
-                    "collapse",
+                    "sudden",
                     f"every bond of layer '{layer}' is down to its fewest slices after {self._steps} steps, sooner "
                     f"than training can tell which ones matter. To keep more, {self._advice(layer)}, or begin without "
                     f"gates: tnmars.MaskSchedule(..., warmup_steps=...). {FALLBACK}",
@@ -166,7 +165,7 @@ class Guards:
     def _warn(self, what: str, text: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warnings.warn(text, UserWarning, stacklevel=6)
 
 
 def check_logits(model: nn.Module) -> None:

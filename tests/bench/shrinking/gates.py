@@ -108,7 +108,7 @@ def _trained(asked: Asked, given: Task, words: str) -> tuple[nn.Module, float]:
         clock = time.process_time()
         model = given.gated(SELECTORS[words])
         schedule = tnmars.MaskSchedule(model, total_steps=steps, seed=asked.seed)
-        samples = count(given.train)
+        samples = count(given.train, model)
 
         def after() -> None:
             schedule.step()
