@@ -101,3 +101,12 @@ def test_gates_are_trained_pruned_and_sampled(tmp_path: Path) -> None:
     assert [record["budget"] for record in found[2:5]] == ["hard, 1 mask", "hard, 10 masks", "hard, 50 masks"]
     assert found[2]["parameters"] < found[3]["parameters"] == 27_235
     assert found[2]["test"] == found[0]["test_before"]
+
+
+def test_uniform_ranks_of_the_nearest_size_may_be_larger(tmp_path: Path) -> None:
+    """2FC-Net with trains of rank 1 is 540x smaller than the dense net, with rank 2 it is 390x."""
+    asked = ("--rows", "uniform", "--ratios", "400", "--steps", "1")
+    (below,) = records(tmp_path, "mnist-2fc", *asked)
+    _, nearest = records(tmp_path, "mnist-2fc", *asked, "--nearest")
+    assert set(below["ranks"]) == {1} and set(nearest["ranks"]) == {2}
+    assert nearest["ratio"] < 400 < below["ratio"]

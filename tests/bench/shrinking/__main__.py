@@ -5,11 +5,11 @@
 
 Rows: `untouched` is one call without a budget. `budgets` is one call with several. `random` is `budgets` with slices
 chosen at random in the same canonical form, and `gradient` with slices chosen by the gradient of the loss. `uniform`
-trains the start ranks times one factor, of about the asked size, from scratch, in one annealed run of as many steps as
-the path took to that size. `fixed` trains the network as it starts, and `dense` a dense one, in stages as long as those
-of the path. The lengths come from records of the path in the file, or from `--steps`. `mars` selects ranks with gates
-but trains in the same way, and `ensemble` averages its sampled masks. Every choice is made on validation data; each
-point that is recorded is tested once.
+trains the start ranks times one factor, of at most the asked size (with `--nearest` of the nearest size, which may be
+larger), from scratch, in one annealed run of as many steps as the path took to that size. `fixed` trains the network as
+it starts, and `dense` a dense one, in stages as long as those of the path. The lengths come from records of the path in
+the file, or from `--steps`. `mars` selects ranks with gates but trains in the same way, and `ensemble` averages its
+sampled masks. Every choice is made on validation data; each point that is recorded is tested once.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-drop", type=float, default=None, help="for untouched, in the unit of the score")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--checkpoints", type=Path, default=None, help="a folder; killed paths continue from there")
+    parser.add_argument("--nearest", action="store_true", help="for uniform: the nearest size, even if it is larger")
     for setting, kind in SETTINGS.items():
         parser.add_argument(f"--{setting}", type=kind, default=None)
     given = parser.parse_args(words)
@@ -80,7 +81,9 @@ def main(words: Sequence[str] | None = None) -> None:
         for seed in numbers(given.seeds):
             for row in asked:
                 ratios, steps = numbers(given.ratios), numbers(given.steps)
-                one = Asked(name, row, seed, recorder, settings, ratios, steps, options, given.checkpoints)
+                one = Asked(
+                    name, row, seed, recorder, settings, ratios, steps, options, given.checkpoints, given.nearest
+                )
                 ROWS[row](one, TASKS[name](seed))
 
 

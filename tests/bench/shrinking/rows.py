@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of a call without budgets, instead of the task's own."""
     checkpoints: Path | None = None
+    is_nearest: bool = False
+    """Whether uniform ranks may give a somewhat larger network than asked for, if its size is nearer."""
 
     @property
     def staircase(self) -> tnmars.Staircase:
@@ -105,7 +108,7 @@ def uniform(asked: Asked, given: Task) -> None:
         lengths = asked.steps or _lengths(asked, words)
         torch.manual_seed(1000 + asked.seed)
         clock = time.process_time()
-        factor = _factor(given, budget)
+        factor = _factor(given, budget, asked.is_nearest)
         asked.say(f"{words}: start ranks times {factor:.4g}, {sum(lengths)} steps")
         model = given.network(factor)
         for done in stages(model, given, [sum(lengths)], asked.seed, asked.staircase):
@@ -230,22 +233,28 @@ def _lengths(asked: Asked, words: str | None) -> list[int]:
     return [*before, *longest.get("stages", [longest["steps"]])]
 
 
-def _factor(given: Task, budget: int | str) -> float:
-    """The largest factor of the start ranks with which a network meets a budget in parameters."""
+def _factor(given: Task, budget: int | str, is_nearest: bool) -> float:
+    """The largest factor of the start ranks with which a network meets a budget in parameters, or the nearest."""
     factors = sorted({rank / start for start in given.starts for rank in range(1, start + 1)})
     with torch.random.fork_rng():
         full = given.network(1.0)
         compiled = sum(tnmars.count(layer.graph).dense - tnmars.count(layer.graph).cores for _, layer in layers(full))
         dense = sum(value.numel() for value in full.parameters()) + compiled
         most = budget if isinstance(budget, int) else dense / float(budget.removesuffix("x"))
+
+        def size(factor: float) -> int:
+            return sum(value.numel() for value in given.network(factor).parameters())
+
         low, high = 0, len(factors)  # the network of the first may be too large: then there is none
         while low < high:
             middle = (low + high) // 2
-            model = given.network(factors[middle])
-            if sum(value.numel() for value in model.parameters()) <= most:
+            if size(factors[middle]) <= most:
                 low = middle + 1
             else:
                 high = middle
+        near = factors[max(low - 1, 0) : low + 1]
+        if is_nearest:
+            return min(near, key=lambda factor: abs(log(size(factor) / most)))
     if low == 0:
         raise SystemExit(f"no network with uniform ranks has at most {most:,.0f} parameters")
     return factors[low - 1]
