@@ -747,3 +747,4 @@ def test_float8_weights_are_decomposed_as_the_numbers_that_they_are() -> None:
     expected = tnmars.decompose(weight.float(), GRAPH, ranks=3)
     assert found.error == expected.error
     assert all(torch.equal(found.cores[name], expected.cores[name]) for name in GRAPH.cores)
+    assert len(tnmars.suggest(weight, 20).entries) == len(tnmars.suggest(weight.float(), 20).entries) > 0

@@ -209,6 +209,15 @@ def listing(names: Sequence[str], limit: int = 12) -> str:
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
+def layer_called(name: str) -> str:
+    """A layer in words, by its name in a model; the name is empty if the layer is the model.
+
+    >>> layer_called("fc"), layer_called("")
+    ("layer 'fc'", 'the model')
+    """
+    return f"layer '{name}'" if name else "the model"
+
+
 def plural(count: int, noun: str) -> str:
     """A count with its noun.
 

@@ -155,6 +155,8 @@ def test_a_model_without_bonds_cannot_be_widened() -> None:
     assert not small.graph.bonds
     with pytest.raises(TnmarsError, match=r"no layer .* has a bond that could be widened\. Nothing was changed"):
         tnmars.widen_(small, 3)
+    with pytest.raises(TnmarsError, match=r"layer '' has no bond that could be widened\. Nothing was changed"):
+        tnmars.widen_(small, {"": 3})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from torch import nn
 
 import tnmars
 from tnmars import CheckpointError, Graph, TnmarsError, families
+from tnmars.plan.cost import CostModel
 from tnmars.program.form import measure, total
+from tnmars.searching.costs import cost_of
 from tnmars.searching.proposals import GENERATION
 
 CHAIN = families.tt("tensor", free=(4, 5, 6, 7), rank=5)
@@ -106,6 +108,18 @@ def test_budgets_in_bytes_and_macs() -> None:
     in_numbers = tnmars.search_ranks(CHAIN, useful, budget=100, trials=15)
     assert [t.ranks for t in in_bytes.trials] == [t.ranks for t in in_numbers.trials]
     assert in_bytes.best.cost == 4 * in_numbers.best.cost
+
+
+def test_macs_are_planned_for_the_numbers_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which differ here: another plan is the fastest for float64."""
+    graph = families.tt("linear", inputs=(8, 8, 8), outputs=(8, 8, 8), rank=4)
+    counted = []
+    for dtype in (torch.float32, torch.float64):
+        monkeypatch.setattr(torch, "get_default_dtype", lambda dtype=dtype: dtype)
+        counted.append(cost_of({"": graph}, "macs", 128, 1)((4, 4)))
+        plan = tnmars.compile(graph, batch=128, dtype=dtype, model=CostModel(), warn=False).planner.plan("infer", 128)
+        assert counted[-1] == total(measure(plan, batch=128)).macs
+    assert counted[0] != counted[1]
 
 
 def test_macs_are_those_of_the_compiled_layer() -> None:

@@ -6,6 +6,7 @@ import copy
 import random
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from shrink_kit import (
     trained,
 )
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils.rnn import pack_sequence
 from torch.optim.swa_utils import AveragedModel
@@ -379,33 +381,100 @@ def test_tensors_inside_a_target_or_an_input_follow_the_model() -> None:
         assert placed(value, torch.device("cpu")) is value
 
 
+class Listed(nn.Module):
+    """Takes a list of samples, as detection models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = tnmars.Linear(12, 8, family="lowrank", rank=4, warn=False)
+
+    def forward(self, images: list[Tensor]) -> Tensor:
+        assert isinstance(images, list)
+        return torch.stack([self.inside(image) for image in images])
+
+
+class Detector(Listed):
+    def forward(self, images: list[Tensor], targets: Any = None) -> Tensor:
+        return super().forward(images)
+
+
+class Mapped(nn.Module):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch["x"]
+
+
+class Masked(nn.Module):
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        return ids
+
+
 def test_one_argument_that_is_a_list_or_a_mapping_stays_one() -> None:
-    """As of detection models, whose `forward` takes a list of images, and of LSTM."""
-    model = tnmars.Linear(12, 8, family="lowrank", rank=4, warn=False)
-
-    class Listed(nn.Module):
-        def forward(self, images: list[Tensor]) -> Tensor:
-            return model(torch.stack(images))
-
-    class Mapped(nn.Module):
-        def forward(self, batch: dict[str, Tensor]) -> Tensor:
-            return model(batch["x"])
-
     packed = pack_sequence([X[0], X[1, :5]], enforce_sorted=False)
     images = [X[0], X[1], X[2]]
-    for given, net in ((images, Listed()), ({"x": X}, Mapped()), (packed, nn.LSTM(3, 3))):
+    for given, net in ((images, Listed()), (images[:2], Detector()), ({"x": X}, Mapped()), (packed, nn.LSTM(3, 3))):
         (args, named), target = split((given, Y), 0, net)
         assert len(args) == 1 and args[0] is given and not named and target is Y
-    (args, named), _ = split(((X, Y), Y), 0, nn.Bilinear(2, 2, 2))
-    assert args[0] is X and args[1] is Y and not named
-    (((given,), named),) = batches([(images, Y[:3])], model=Listed())
-    assert given is images and not named
+        (((taken,), named),) = batches([(given, Y)], model=net)
+        assert taken is given and not named
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, AveragedModel, torch.compile])
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ([X, Y], nn.Bilinear(2, 2, 2)),
+        ((X, Y), Masked()),
+        ([X, None], Masked()),
+        ([X], Masked()),
+        ([X], nn.Linear(2, 2)),
+    ],
+)
+def test_a_list_of_arguments_is_all_of_them(given: Any, model: nn.Module) -> None:
+    for args, named in (split((given, Y), 0, model)[0], *batches([(given, Y)], model=model)):
+        assert len(args) == len(given) and all(map(is_, args, given)) and not named
+
+
+@pytest.mark.parametrize("kind", [Listed, Detector])
+@pytest.mark.parametrize("size", [8, 31])
+def test_the_last_batch_may_have_fewer_samples_than_the_model_has_arguments(kind: type[Listed], size: int) -> None:
+    """33 samples by 8 or 31: the last batch has one or two images."""
+    data = list(zip(X[:33], Y[:33], strict=True))
+    loader: Any = DataLoader(data, batch_size=size, collate_fn=lambda pairs: ([x for x, _ in pairs], len(pairs)))
+    seen = []
+
+    def loss(output: Tensor, target: int) -> Tensor:
+        seen.append(target)
+        assert len(output) == target
+        return output.square().mean()
+
+    settings = tnmars.Staircase(first=2 * len(loader))
+    tnmars.shrink(kind(), train=loader, loss=loss, evaluate=lambda model: 1.0, max_drop=2.0, settings=settings)
+    assert 33 % size in seen
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    wrapped: nn.Module = checkpoint_wrapper(model)
+    return wrapped
+
+
+WRAPS = [
+    nn.DataParallel,
+    AveragedModel,
+    torch.compile,
+    checkpointed,
+    lambda model: torch.compile(nn.DataParallel(model)),
+    lambda model: AveragedModel(torch.compile(model)),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
 def test_a_wrapped_model_gets_the_entries_that_the_model_inside_names(wrap: Callable[[nn.Module], Any]) -> None:
     given = {"input": X, "id": Y, "labels": Y}
     assert split(given, 0, wrap(nn.Linear(2, 2)))[0] == ((), {"input": X})
+
+
+def test_a_traced_model_gets_all_entries() -> None:
+    model = torch.jit.trace(nn.Linear(12, 2), X)
+    assert split({"input": X, "labels": Y}, 0, model)[0] == ((), {"input": X})
 
 
 def test_a_mapping_of_which_the_model_takes_nothing_is_refused() -> None:
@@ -413,8 +482,11 @@ def test_a_mapping_of_which_the_model_takes_nothing_is_refused() -> None:
         def forward(self, pixels: Tensor | None = None, embeds: Tensor | None = None, labels: Any = None) -> Tensor:
             raise AssertionError("the model would have no input")
 
-    with pytest.raises(TnmarsError, match="has the inputs pixel, but the model takes pixels, embeds, labels"):
-        split({"pixel": X, "labels": Y}, 3, Optional())
+    for given in ({"pixel": X, "labels": Y}, ({"pixel": X}, Y)):
+        with pytest.raises(TnmarsError, match="has the inputs pixel, but the model takes pixels, embeds, labels"):
+            split(given, 3, Optional())
+    with pytest.raises(TnmarsError, match=r"batch 0 of train has no inputs, but the model needs input\."):
+        split({"labels": Y}, 0, nn.Linear(2, 2))
 
     class Needy(nn.Module):
         def forward(self, x: Tensor, labels: Tensor) -> Tensor:

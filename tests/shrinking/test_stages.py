@@ -401,7 +401,11 @@ def test_a_budget_that_is_too_small_names_what_is_not_cut(budget: int | str, res
 @pytest.mark.parametrize(
     ("width", "options", "words"),
     [
-        (40, {"max_drop": 0.1}, "smaller than 1.29x in parameters, because parts are not cut: '2' (400 parameters)."),
+        (
+            40,
+            {"max_drop": 0.1},
+            "more than 1.29x smaller in parameters, because these parts are not cut: '2' (400 parameters).",
+        ),
         (3, {"max_drop": 0.1}, ""),
         (40, {"budget": "1.01x"}, ""),
     ],

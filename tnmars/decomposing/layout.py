@@ -17,7 +17,7 @@ from torch import Tensor
 from tnmars.errors import Problem, ShapeError, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.kinds import Role
-from tnmars.layer.numbers import wide
+from tnmars.layer.numbers import computing, wide
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ def checked(graph: Graph, weight: object) -> Tensor:
         raise ShapeError(Problem(text, f"That is torch's layout for this graph: {graph.signature}."))
     if not graph.terms:
         raise TnmarsError("the graph has no terms, so there is nothing to decompose the weight into.")
-    if weight.is_floating_point() and weight.dtype.itemsize == 1:
-        weight = weight.float()  # torch computes nothing in float8
+    weight = weight.to(computing(weight.dtype))
     finite = torch.isfinite(weight)
     if not bool(finite.all()):
         wrong = int((~finite).sum())

@@ -18,13 +18,22 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     return REAL.get(dtype, dtype)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a type.
+def computing(dtype: torch.dtype) -> torch.dtype:
+    """The type that numbers of a type compute in. Torch computes nothing in 8 bits: they become float32.
 
-    >>> dtype_name(torch.float64)
-    'float64'
+    >>> computing(torch.float8_e4m3fn), computing(torch.float64)
+    (torch.float32, torch.float64)
     """
-    return str(dtype).removeprefix("torch.")
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize == 1 else dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of the type that numbers of a type compute in.
+
+    >>> dtype_name(torch.float64), dtype_name(torch.float8_e5m2)
+    ('float64', 'float32')
+    """
+    return str(computing(dtype)).removeprefix("torch.")
 
 
 def gate_dtype(dtype: torch.dtype | None) -> torch.dtype:

@@ -17,6 +17,7 @@ from torch import Tensor
 from tnmars.graph import Graph
 from tnmars.layer.forward import code_inputs, dense_layer, example_inputs
 from tnmars.layer.module import code
+from tnmars.layer.numbers import computing
 from tnmars.models.curves import Choice
 from tnmars.models.sites import Site
 from tnmars.models.tying import seen_by
@@ -63,7 +64,7 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.sites[0].layer.weight.dtype
+        return computing(self.sites[0].layer.weight.dtype)
 
     @property
     def image(self) -> int:

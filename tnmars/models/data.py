@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -17,12 +18,20 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import Dataset, IterableDataset
 
 from tnmars.errors import Problem, TnmarsError
-from tnmars.training.schedule import WRAPPERS
+from tnmars.layer.wrapped import innermost
 
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 """What a model is called with: positional and keyword arguments."""
 Inputs = Callable[[Any], Any]
 """From what `data` yields to a model's inputs: a tensor, a tuple of positional or a mapping of keyword arguments."""
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+ANY = (
+    inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+    inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+)
+"""Parameters of a model that does not tell its own."""
 
 ROWS = 64
 """A tensor that holds all samples is cut into batches of this many rows."""
@@ -39,8 +48,8 @@ def batches(
         data: A `DataLoader`, any other iterable of batches, or one tensor with all samples, which is cut into batches
             of `rows`. A batch is a tensor, a mapping of keyword arguments, or a sequence. Of a sequence such as
             `(images, labels)` the first element is taken, or as many as the model has positional arguments without a
-            default. If the first element is itself a list, a tuple or a mapping, it holds all arguments, unless the
-            model takes fewer.
+            default. If the first element is itself a list, a tuple or a mapping, it may hold all arguments; see
+            `holds_arguments`, which decides by the first batch.
         inputs: Called with each batch instead: returns a tensor, a tuple of positional arguments or a mapping of
             keyword arguments, all of which the model gets.
         model: The model that is to be called. Of a mapping, it gets the keys that its `forward` names.
@@ -57,9 +66,11 @@ def batches(
         >>> [(len(args), named) for args, named in batches(pairs)]
         [(1, {})]
     """
-    at = -1
+    at, is_nested = -1, False
     for at, given in enumerate(checked(data, rows)):
-        batch = _given(inputs(given), at) if inputs is not None else _taken(given, at, model)
+        if at == 0 and inputs is None:
+            is_nested = holds_arguments(given, model)
+        batch = _given(inputs(given), at) if inputs is not None else _taken(given, at, model, is_nested)
         _check_numbers(batch, at)
         yield batch
     if at < 0:
@@ -118,8 +129,8 @@ def _arguments(value: Any) -> Batch | None:
     return None
 
 
-def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:
-    """The arguments in a batch of the data."""
+def _taken(value: Any, at: int, model: nn.Module | None, is_nested: bool) -> Batch:
+    """The arguments in a batch of the data. `is_nested` says whether its first element holds all of them."""
     if isinstance(value, Tensor):
         return (value,), {}
     if isinstance(value, Mapping):
@@ -127,10 +138,8 @@ def _taken(value: Any, at: int, model: nn.Module | None) -> Batch:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
         text = f"batch {at} of the data is of type {type(value).__name__}, but must be a tensor, a tuple or a mapping."
         raise TnmarsError(Problem(text, "Say how to make inputs of it: inputs=lambda batch: ..."))
-    if isinstance(value[0], Mapping):
-        return (), _named(value[0], at, model)
-    if is_arguments(value[0], model):
-        return tuple(value[0]), {}
+    if is_nested:
+        return ((), _named(value[0], at, model)) if isinstance(value[0], Mapping) else (tuple(value[0]), {})
     count = 1 if model is None else max(1, _required(model))
     if len(value) < count:
         text = f"batch {at} of the data has {len(value)} elements, but the model takes {count} inputs."
@@ -147,12 +156,50 @@ def _named(value: Mapping[str, Any], at: int, model: nn.Module | None) -> dict[s
     return kept
 
 
+def holds_arguments(batch: Any, model: nn.Module | None) -> bool:
+    """Whether the first element of a batch, a list, a tuple or a mapping, holds all arguments of a model.
+
+    Otherwise it is one argument: a mapping of which the model takes no entry by name, if it takes one argument only; a
+    list with more elements than the model takes arguments; and, if the model needs but one argument, a list of
+    samples, such as one of images for a detector: the first axes of its tensors are not the number of targets.
+
+    >>> images, targets = [torch.ones(3, 8, 8), torch.ones(3, 9, 9)], torch.ones(2)
+    >>> holds_arguments((images, targets), nn.Bilinear(2, 2, 2)), holds_arguments((images, targets), nn.Linear(2, 2))
+    (True, False)
+    """
+    if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
+        return False
+    value, *others = batch
+    is_one = not isinstance(value, (tuple, list, Mapping)) or isinstance(value, PackedSequence)
+    if is_one or model is None:
+        return not is_one
+    parameters = _parameters(model).values()
+    most = inf if any(entry.kind is entry.VAR_POSITIONAL for entry in parameters) else 0
+    most += sum(entry.kind in POSITIONAL for entry in parameters)
+    if isinstance(value, Mapping):
+        return most != 1 or bool(taken_by_name(value, model))
+    if len(value) > most or _required(model) > 1 or most == inf:
+        return len(value) <= most
+    lengths = {len(entry) if entry.dim() else 0 for entry in value if isinstance(entry, Tensor)}
+    targets = _length(others[-1]) if others else 0
+    return len(lengths) == 1 and 0 not in lengths and targets in (0, *lengths)
+
+
+def _length(target: Any) -> int:
+    """The number of samples that a target is for; 0 if it does not tell."""
+    if isinstance(target, Tensor):
+        return len(target) if target.dim() else 0
+    return len(target) if isinstance(target, (tuple, list)) else 0
+
+
 def _parameters(model: nn.Module | None) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a model's `forward`; of a wrapped model, such as one under DDP, those of the model inside."""
-    while isinstance(model, WRAPPERS):
-        model = model.module
-    model = getattr(model, "_orig_mod", model)  # torch.compile
-    return {} if model is None else inspect.signature(model.forward).parameters
+    """The parameters of a model's `forward`; of a wrapped model, those of the model inside."""
+    if model is None:
+        return {}
+    try:
+        return inspect.signature(innermost(model).forward).parameters
+    except ValueError:  # a traced model does not tell
+        return {entry.name: entry for entry in ANY}
 
 
 def names_of(model: nn.Module | None) -> list[str]:
@@ -177,33 +224,18 @@ def lacking(named: Mapping[str, Any], model: nn.Module) -> list[str]:
     >>> lacking({}, nn.Linear(2, 2))
     ['input']
     """
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    needed = [
-        name for name, entry in _parameters(model).items() if entry.kind in kinds and entry.default is entry.empty
-    ]
-    return [name for name in needed if name not in named]
-
-
-def is_arguments(value: Any, model: nn.Module | None) -> bool:
-    """Whether a list or tuple within a batch holds all arguments of a model, rather than being one of them.
-
-    Of a model that takes fewer arguments, such as one that takes a list of images, it is one. So is a named tuple.
-
-    >>> is_arguments([1, 2], nn.Bilinear(2, 2, 2)), is_arguments([1, 2], nn.Linear(2, 2))
-    (True, False)
-    """
-    if type(value) not in (tuple, list):
-        return False
-    parameters = _parameters(model).values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes_any = model is None or any(entry.kind is entry.VAR_POSITIONAL for entry in parameters)
-    return takes_any or len(value) <= sum(entry.kind in kinds for entry in parameters)
+    return [name for name in _needed(model, BY_NAME) if name not in named]
 
 
 def _required(model: nn.Module) -> int:
     """The number of positional arguments without a default of a model's `forward`."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(entry.kind in kinds and entry.default is entry.empty for entry in _parameters(model).values())
+    return len(_needed(model, POSITIONAL))
+
+
+def _needed(model: nn.Module, kinds: Collection[Any]) -> list[str]:
+    """The arguments without a default of a model's `forward`, of some kinds."""
+    known = _parameters(model).items()
+    return [name for name, entry in known if entry.kind in kinds and entry.default is entry.empty]
 
 
 def _check_numbers(batch: Batch, at: int) -> None:

@@ -128,6 +128,8 @@ class CostModel:
         >>> CostModel().for_numbers("complex128").bytes
         16
         """
+        if dtype not in NUMBERS:
+            raise TnmarsError(f"dtype is '{dtype}', but must be one of {', '.join(NUMBERS)}.")
         item, parts = NUMBERS[dtype]
         return replace(self, item=item, parts=parts)
 

@@ -146,9 +146,9 @@ def time_ratios(graph: Graph, batch: int, model: CostModel, *, image: int, optim
     found = {}
     for name, grad in (("inference", False), ("training", True)):
         form = choose(graph, batch, Weighing(model, grad), image, optimizer)[0]
-        told = against_dense(graph, form, batch, model, grad=grad, image=image)
-        if told is not None:
-            found[name] = told.ratio
+        comparison = against_dense(graph, form, batch, model, grad=grad, image=image)
+        if comparison is not None:
+            found[name] = comparison.ratio
     return found
 
 

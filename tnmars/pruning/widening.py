@@ -19,6 +19,7 @@ from tnmars.decomposing.ranks import given_sizes
 from tnmars.decomposing.rewritten import cores_after
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
+from tnmars.graph.parts import is_int
 from tnmars.graph.rewrite import NEW, Rewrite, widen
 from tnmars.layer.memory import check_room, memory_to
 from tnmars.layer.module import TNModule
@@ -83,7 +84,7 @@ def widen_(
     wider = [_Wider(model, name, layer, ranks, start) for name, layer in targets(model, ranks).items()]
     if isinstance(ranks, int) and not any(entry.layer.graph.bonds for entry in wider):
         text = "no layer of the model has a bond that could be widened. Nothing was changed."
-        raise TnmarsError(Problem(text, "Bonds of size 1 vanish when a model is cut: compile a graph that has them."))
+        raise TnmarsError(Problem(text, GONE))
     if optimizer is not None:
         check_state(optimizer, {value for entry in wider for value in entry.layer.cores.parameters()})
     changes: dict[nn.Parameter, Change] = {}
@@ -94,6 +95,9 @@ def widen_(
         changes |= changed
     if optimizer is not None:
         replace_in_(optimizer, changes)
+
+
+GONE = "Bonds of size 1 vanish when a model is cut: compile a graph that has them."
 
 
 class _Wider:
@@ -107,6 +111,8 @@ class _Wider:
         if start == "gradient" and any(layer.cores.get(core).grad is None for core in layer.graph.cores):
             text = f"a core of layer '{name}' has no gradient. Nothing was changed."
             raise TnmarsError(Problem(text, "Call backward() on a loss first, or give start='random'."))
+        if isinstance(ranks, Mapping) and is_int(ranks[name]) and not layer.graph.bonds:
+            raise TnmarsError(Problem(f"layer '{name}' has no bond that could be widened. Nothing was changed.", GONE))
         self.layer = layer
         self.rewrite = _rewrite(layer.graph, name, ranks[name] if isinstance(ranks, Mapping) else ranks)
 

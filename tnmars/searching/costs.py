@@ -14,8 +14,9 @@ import torch
 from tnmars.errors import Problem, TnmarsError
 from tnmars.graph import Graph
 from tnmars.graph.rewrite import prune
+from tnmars.layer.numbers import dtype_name
 from tnmars.models.budget import Budget
-from tnmars.plan.cost import machine_model
+from tnmars.plan.cost import CostModel, machine_model
 from tnmars.plan.layout import Weighing
 from tnmars.program.candidates import weight_forms
 from tnmars.program.choice import choose
@@ -93,6 +94,12 @@ def limit_of(budget: Budget, graphs: Graphs, batch: int, image: int) -> float:
     return budget.limit(dense)
 
 
+def _machine(graph: Graph) -> CostModel:
+    """The cost model of this machine for the numbers that the layer of a graph will have."""
+    real = torch.get_default_dtype()
+    return machine_model().for_numbers(dtype_name(real.to_complex() if graph.conjugated else real))
+
+
 def _item() -> int:
     """The bytes of a number."""
     return torch.get_default_dtype().itemsize
@@ -100,11 +107,11 @@ def _item() -> int:
 
 def _macs_of(graphs: Graphs, batch: int, image: int) -> Cost:
     """The multiply-adds of all graphs, as a function of sizes. A graph is planned once for each of its own sizes."""
-    weighing = Weighing(machine_model())
 
     @cache
     def one(name: str, own: Sizes) -> int:
         graph = graphs[name]
+        weighing = Weighing(_machine(graph))
         return _macs(resized(graph, dict(zip(graph.bonds, own, strict=True))), weighing, batch, image)
 
     return lambda sizes: sum(one(name, tuple(ranks.values())) for name, ranks in named(graphs, sizes).items())
@@ -120,6 +127,6 @@ def _macs(graph: Graph, weighing: Weighing, batch: int, image: int) -> int:
 def _dense_macs(graph: Graph, batch: int, image: int) -> int:
     if graph.kind == "tensor":
         return 0
-    model = machine_model()
+    model = _machine(graph)
     form = choose(graph, batch, Weighing(model), image)[0]
     return explain(graph, form, batch, model, image=image).dense_macs

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.models.data import Batch, checked, is_arguments, lacking, names_of, samples, taken_by_name
+from tnmars.models.data import Batch, checked, holds_arguments, lacking, names_of, samples, taken_by_name
 
 SHAPE = (
     "Give a DataLoader or a list of batches, each (inputs..., target) or a mapping with the target under 'labels'. "
@@ -30,8 +30,10 @@ MOST = 1000
 """How many batches are counted, where data have no length."""
 
 
-def split(batch: Any, at: int, model: nn.Module) -> tuple[Batch, Any]:
+def split(batch: Any, at: int, model: nn.Module, is_nested: bool | None = None) -> tuple[Batch, Any]:
     """A batch as what the model is called with, and the target. Raises `TnmarsError` for what has no such parts.
+
+    `is_nested` says whether the first element of a batch holds all arguments; by default this batch tells.
 
     >>> split((1, 2, 3), 0, nn.Bilinear(2, 2, 2))
     (((1, 2), {}), 3)
@@ -47,11 +49,19 @@ def split(batch: Any, at: int, model: nn.Module) -> tuple[Batch, Any]:
         text = f"batch {at} of train is of type {type(batch).__name__}, but must be a tuple of inputs and a target."
         raise TnmarsError(Problem(text, SHAPE))
     *inputs, target = batch
-    if len(inputs) == 1 and isinstance(inputs[0], Mapping) and taken_by_name(inputs[0], model):
-        return _by_name(inputs[0], at, model), target
-    if len(inputs) == 1 and is_arguments(inputs[0], model):
+    if len(inputs) == 1 and (holds_arguments(batch, model) if is_nested is None else is_nested):
+        if isinstance(inputs[0], Mapping):
+            return _by_name(inputs[0], at, model), target
         (inputs,) = inputs
     return (tuple(inputs), {}), target
+
+
+def parts(train: Iterable[Any], model: nn.Module) -> Iterator[tuple[Batch, Any]]:
+    """Every batch as `split` gives it. The first one tells what the others are like."""
+    is_nested = None
+    for at, batch in enumerate(train):
+        is_nested = holds_arguments(batch, model) if is_nested is None else is_nested
+        yield split(batch, at, model, is_nested)
 
 
 def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
@@ -59,9 +69,10 @@ def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
     named = taken_by_name(given, model)
     missing = lacking(named, model) if at == 0 else []
     if missing or (given and not named):
-        keys = listing([str(key) for key in given])
-        needs = f"the model needs {listing(missing)} too" if missing else f"the model takes {listing(names_of(model))}"
-        text = f"batch {at} of train has the inputs {keys}, but {needs}."
+        keys = listing([str(key) for key in given]) if given else ""
+        has = f"has the inputs {keys}" if keys else "has no inputs"
+        needs = f"the model needs {listing(missing)}" if missing else f"the model takes {listing(names_of(model))}"
+        text = f"batch {at} of train {has}, but {needs}{' too' if missing and keys else ''}."
         hint = f"The model does not get '{TARGET}' here: give it a default." if TARGET in missing else SHAPE
         raise TnmarsError(Problem(text, hint))
     return (), named
@@ -81,16 +92,16 @@ def count(train: Iterable[Any], model: nn.Module) -> int:
     if first is None:
         raise TnmarsError(Problem("train has no batch.", SHAPE))
     dataset = getattr(train, "dataset", None)
-    for sized, each in ((dataset, 1), (train, _size(first, model))):
+    for sized, each in ((dataset, 1), (train, _size(*split(first, 0, model)))):
         try:
             return max(len(sized) * each, 1)  # type: ignore[arg-type]
         except TypeError:
             continue
-    return max(sum(_size(batch, model) for batch in islice(given, MOST)), 1)
+    return max(sum(_size(inputs, target) for inputs, target in islice(parts(given, model), MOST)), 1)
 
 
-def _size(batch: Any, model: nn.Module) -> int:
-    (args, named), target = split(batch, 0, model)
+def _size(inputs: Batch, target: Any) -> int:
+    args, named = inputs
     return samples(((*args, *named.values(), target), {}))
 
 
@@ -105,6 +116,7 @@ class Stream:
     def __init__(self, train: Iterable[Any], model: nn.Module, seed: int, epoch: int = 0, at: int = 0):
         """Continues after batch `at` of a pass; the batches before it are read again, and dropped."""
         self.train, self.model, self.seed, self.epoch, self.at = train, model, seed, epoch, 0
+        self._is_nested: bool | None = None
         self._batches = self._pass()
         for _ in range(at):
             next(self._batches)
@@ -117,6 +129,8 @@ class Stream:
         batches = iter(self.train)
         first = [batch for batch in [next(batches, self)] if batch is not self]
         torch.set_rng_state(state)
+        if first and self._is_nested is None:
+            self._is_nested = holds_arguments(first[0], self.model)
         return chain(first, batches)
 
     def take(self, steps: int) -> Iterator[tuple[Batch, Any]]:
@@ -130,7 +144,7 @@ class Stream:
             if batch is self:
                 raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
             self.at += 1
-            yield split(batch, self.at - 1, self.model)
+            yield split(batch, self.at - 1, self.model, self._is_nested)
 
 
 def reseed(seed: int, what: str, number: int, train: Iterable[Any] | None = None) -> None:

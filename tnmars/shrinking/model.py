@@ -54,7 +54,7 @@ def open_layers(model: nn.Module) -> dict[str, TNModule]:
 
 
 MUCH = 0.5
-"""The share of the dense model's parameters above which parts that are not cut are worth a word."""
+"""The share of the dense model's parameters above which parts that are not cut are named."""
 
 
 class Shrunk:
@@ -211,8 +211,8 @@ class Shrunk:
         if rest <= MUCH * dense:
             return ""
         return (
-            f"No ranks make the model smaller than {dense / rest:.3g}x in parameters, because parts are not cut: "
-            f"{listing(self._uncut(), 4)}."
+            f"Whatever the ranks, the model cannot become more than {dense / rest:.3g}x smaller in parameters, because "
+            f"these parts are not cut: {listing(self._uncut(), 4)}."
         )
 
     def _uncut(self) -> list[str]:

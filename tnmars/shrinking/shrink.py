@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tnmars.arguments import check_arguments, own
-from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
+from tnmars.errors import CheckpointError, Problem, TnmarsError, layer_called, listing
 from tnmars.layer.distributed import from_first_rank, has_ranks, is_first_rank, rank
 from tnmars.layer.module import layers
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved, placed
-from tnmars.shrinking.batches import Stream, count, own_random_state, plain, reseed, split
+from tnmars.shrinking.batches import Stream, count, own_random_state, parts, plain, reseed
 from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.rule import ShrinkWarning
@@ -80,9 +81,9 @@ def shrink(
             require a gradient are trained; layers with a core that does not are not cut. Modules without such
             parameters that are in evaluation mode, such as a frozen BatchNorm, stay there.
         train: A `DataLoader`, or any iterable of batches that can be read again and again. A batch is a sequence of
-            the model's inputs and, last, the target. One input that is itself a sequence or a mapping holds all of
-            them. Or a batch is a mapping with the target under `labels`. Of a mapping the model gets the entries that
-            its `forward` names.
+            the model's inputs and, last, the target. One list, tuple or mapping in place of the inputs holds all of
+            them; a list of samples stays one input. Or a batch is a mapping with the target under `labels`. Of a
+            mapping the model gets the entries that its `forward` names.
         loss: Called with the model's output and the target; returns a scalar.
         evaluate: Called with the model in evaluation mode, without gradients. Returns its score on validation data,
             larger is better; or a pair of score and number of samples; or a tensor with the score of each sample. Do
@@ -142,7 +143,7 @@ def shrink(
     with own_random_state(train), torch.enable_grad():
         reseed(seed, "start", 0, train)
         trained = count(train, model)
-        inputs, _ = split(next(iter(train)), 0, model)
+        inputs, _ = next(parts(train, model))
         args, named = moved(inputs, device_of(work))
         run = _Run(work, loss, evaluate, known, watch)
         rule = _rule(saliency, train, loss, model)
@@ -184,7 +185,7 @@ def _rule(
     if given == "norm":
         return from_norms
     if given == "gradient":
-        batches = [split(batch, at, model) for at, batch in zip(range(BATCHES), train, strict=False)]
+        batches = list(islice(parts(train, model), BATCHES))
         return from_gradients(batches, loss)
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 
@@ -201,7 +202,7 @@ def _check_score(point: Point, now: Score, checkpoint: str | Path | None) -> Non
 def _warn_of_priors(model: nn.Module) -> None:
     """Says which layers have a prior, as those compiled with `Ard` have: `loss` does not see the model."""
     names = [
-        f"layer '{name}'" if name else "the model"
+        layer_called(name)
         for name, layer in layers(model)
         if layer.selector is not None and layer.selector.judges_norms
     ]

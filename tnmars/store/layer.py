@@ -20,7 +20,7 @@ from tnmars.graph.parts import is_int
 from tnmars.layer.init import DTYPES
 from tnmars.layer.memory import NoMemoryError
 from tnmars.layer.module import TNModule
-from tnmars.plan.cost import AcceleratorModel, CostModel
+from tnmars.plan.cost import NUMBERS, AcceleratorModel, CostModel
 from tnmars.plan.trees import OPTIMIZERS
 from tnmars.program.choice import NO_LIMIT, Planner
 from tnmars.program.codec import plan_from_json, plan_to_json
@@ -204,7 +204,6 @@ def _cost_model(data: Mapping[str, Any], is_accelerator: bool) -> CostModel:
         if not is_number(value) or value <= 0 or (key in ("item", "parts") and not is_int(value, 1)):
             text = f"'{key}' of its cost model is {shorten(repr(value))}, but must be a number above 0."
             raise CheckpointError(text)
-    try:
-        return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)
-    except TnmarsError as error:
-        raise CheckpointError(f"its cost model: {error.problems[0].text}") from None
+    if (constants.get("item"), constants.get("parts", 1)) not in NUMBERS.values():  # older files may have others
+        constants = {key: value for key, value in constants.items() if key not in ("item", "parts")}
+    return replace(AcceleratorModel() if is_accelerator else CostModel(), **constants)

@@ -7,25 +7,23 @@ seen only if the loss is given.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from itertools import pairwise
-from math import isfinite, sqrt
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
 
+from tnmars.errors import layer_called, plural
+from tnmars.layer.distributed import is_first_rank
 from tnmars.layer.kept import can_decide, is_selecting, kept_slices
 from tnmars.layer.masks import diverged, is_finite
 from tnmars.layer.module import layers
+from tnmars.training.trend import Trend
 
 WINDOW, EARLY = 50, 10
 """Gates and losses are looked at every so many steps; the second number is for the first steps."""
 FEWEST = 8
 """The number of losses that a mean takes at least."""
-WORSE, SURE = 0.05, 4.0
-"""A mean loss is worse than the best if it is higher by more than this share, and by so many standard errors of the
-difference, twice in a row."""
 SUDDEN = 3
 """In the first steps the bonds of a layer may not all fall to their least number of slices from this many times it."""
 FALLBACK = "tnmars.shrink needs none of these settings."
@@ -35,30 +33,8 @@ Counts = dict[tuple[str, str], tuple[int, int, int]]
 """By layer and bond: how many slices are kept, how many there are, and how many are kept at least."""
 
 
-class Mean(NamedTuple):
-    """The mean of some losses, and its standard error."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, losses: Sequence[float]) -> Mean:
-        """The mean, with an error that tells noise from a trend: it comes from the steps between successive losses.
-
-        >>> Mean.of([1.0, 3.0])
-        Mean(value=2.0, error=1.0)
-        """
-        squares = [(after - before) ** 2 for before, after in pairwise(losses)]
-        variance = sum(squares) / max(len(squares), 1) / 2
-        return cls(sum(losses) / len(losses), sqrt(variance / len(losses)))
-
-    def is_worse_than(self, best: Mean) -> bool:
-        """Whether a loss has risen by more than chance explains.
-
-        The best of many means was lucky, and its losses are often closer together too; so the larger error counts.
-        """
-        error = sqrt(2.0) * max(self.error, best.error)
-        return self.value > best.value + max(WORSE * abs(best.value), SURE * error)
+Report = tuple[str, str]
+"""Its kind, each of which is reported once, and what is said."""
 
 
 class Guards:
@@ -66,7 +42,7 @@ class Guards:
 
     def __init__(self, model: nn.Module, *, is_trained: bool = False):
         self.model, self.is_trained = model, is_trained
-        self._warned: set[str] = set()
+        self._reported: set[str] = set()
         self._steps = 0
         self._losses: list[Value] = []
         self._penalties: list[Value] = []
@@ -74,18 +50,16 @@ class Guards:
         """What was kept before the first step."""
         self._looks: list[Counts] = []
         """What was kept at the last two looks."""
-        self._before: Counts = {}
-        """What was kept at the look before the losses that are being collected began: one that is logged comes late."""
-        self._best: Mean | None = None
-        self._kept: Counts = {}
-        """The same for the losses with the best mean."""
-        self._worse = 0
-        """How many means in a row were worse than the best."""
+        self._whole = _Watched()
+        self._early = _Watched()
+        """The same in shorter windows, for the first steps only: later they would only add noise."""
+        self._largest = 0.0
+        """The largest mean loss so far, without its sign."""
 
     def step(self, loss: Value | None, penalty: Value | None) -> None:
         """Looks at a step. Raises `TnmarsError` if a logit is NaN or infinite, which is looked for now and then."""
         if self._first is None:
-            self._first = self._before = _kept(self.model)
+            self._first = self._whole.before = self._early.before = _kept(self.model)
             self._looks = [self._first]
         self._steps += 1
         if loss is not None:
@@ -96,65 +70,80 @@ class Guards:
         if is_whole:
             check_logits(self.model)
         if is_whole or (self._steps < WINDOW and self._steps % EARLY == 0):
-            self._look(_kept(self.model))
+            for kind, text in self._look(_kept(self.model), is_whole):
+                if kind not in self._reported:
+                    self._reported.add(kind)
+                    if is_first_rank():
+                        warnings.warn(text, UserWarning, stacklevel=3)
 
-    def _look(self, kept: Counts) -> None:
+    def _look(self, kept: Counts, is_whole: bool) -> Iterator[Report]:
         """Looks at the gates, and at the losses once there are enough of them.
 
         All ranks count slices in the same steps, because those of a sharded model are gathered. Losses are each
         rank's own.
         """
         self._looks = [self._looks[-1], kept]
-        if self._steps <= WINDOW and not self.is_trained:
-            self._sudden(kept)
         losses, penalties = _finite(self._losses), _finite(self._penalties)
         self._losses, self._penalties = list(losses), list(penalties)
+        if self._steps <= WINDOW:
+            if not self.is_trained:
+                yield from self._sudden(kept)
+            yield from self._judged(self._early, losses[self._early.taken :], kept)
+        if len(losses) >= FEWEST:
+            self._largest = max(self._largest, abs(sum(losses) / len(losses)))
+            if len(penalties) >= FEWEST:
+                yield from self._outweighed(sum(penalties) / len(penalties))
+        if is_whole and len(losses) >= FEWEST:
+            yield from self._judged(self._whole, losses, kept)
+            self._losses, self._penalties = [], []
+
+    def _judged(self, watched: _Watched, losses: Sequence[float], kept: Counts) -> Iterator[Report]:
+        """Reports a bond that has come to its minimum since the loss was best, if the loss is worse now."""
         if len(losses) < FEWEST:
             return
-        loss = Mean.of(losses)
-        if len(penalties) >= FEWEST:
-            self._compare(loss.value, Mean.of(penalties).value)
-        self._worse = self._worse + 1 if self._best is not None and loss.is_worse_than(self._best) else 0
-        if self._best is not None and self._worse > 1:
-            self._collapse(self._best.value, loss.value, kept)
-        if self._best is None or loss.value < self._best.value:
-            self._best, self._kept = loss, self._before
-        self._losses, self._penalties, self._before = [], [], self._looks[0]
+        rise = watched.trend.add(losses, watched.before)
+        watched.before, watched.taken = self._looks[0], watched.taken + len(losses)
+        if rise is None:
+            return
+        closed = [
+            place for place, (count, _, least) in kept.items() if count <= least < rise.state.get(place, (0, 0, 0))[0]
+        ]
+        if closed:
+            (layer, bond), more = closed[0], len(closed) - 1
+            count, size, _ = kept[closed[0]]
+            others = f", {plural(more, 'other bond')} to the minimum too" if more else ""
+            text = (
+                f"bond '{bond}' of {layer_called(layer)} is down to {count} of {size} slices{others}, and the loss has "
+                f"risen from {rise.before:.3g} to {rise.after:.3g}. To keep more, {self._advice(layer)}. {FALLBACK}"
+            )
+            yield "collapse", text
 
-    def _sudden(self, kept: Counts) -> None:
-        """Warns of a layer that closes in the first steps, when no loss can tell yet what its slices were good for."""
+    def _sudden(self, kept: Counts) -> Iterator[Report]:
+        """Reports a layer that closes in the first steps, when no loss can tell yet what its slices were good for."""
         assert self._first is not None
         for layer in dict.fromkeys(layer for layer, _ in kept):
             own = {bond: entry for (name, bond), entry in kept.items() if name == layer}
-            fell = any(self._first[layer, bond][0] >= SUDDEN * least for bond, (_, _, least) in own.items())
+            before = {bond: self._first.get((layer, bond), (0, 0, 0))[0] for bond in own}
+            fell = any(before[bond] >= SUDDEN * least for bond, (_, _, least) in own.items())
             if fell and all(count <= least for count, _, least in own.values()):
-                self._warn(
-                    "sudden",
-                    f"every bond of layer '{layer}' is down to its fewest slices after {self._steps} steps, sooner "
-                    f"than training can tell which ones matter. To keep more, {self._advice(layer)}, or begin without "
-                    f"gates: tnmars.MaskSchedule(..., warmup_steps=...). {FALLBACK}",
+                text = (
+                    f"every bond of {layer_called(layer)} is down to its fewest slices after {self._steps} steps, "
+                    "sooner than training can tell which ones matter. To keep more, "
+                    f"{self._advice(layer)}, or begin without gates: tnmars.MaskSchedule(..., warmup_steps=...). "
+                    f"{FALLBACK}"
                 )
+                yield "sudden", text
                 return
 
-    def _compare(self, loss: float, penalty: float) -> None:
-        if penalty > abs(loss):
-            self._warn(
-                "penalty",
-                f"the penalty of the gates, {penalty:.3g}, outweighs the loss, {loss:.3g}: gates will close whatever "
-                "the data say. Divide it by the number of training samples: loss + tnmars.penalty(model) / len(data). "
-                f"{FALLBACK}",
+    def _outweighed(self, penalty: float) -> Iterator[Report]:
+        """Reports a penalty above all losses so far. A loss that has become small by training proves nothing."""
+        if penalty > self._largest:
+            text = (
+                f"the penalty of the gates, {penalty:.3g}, outweighs the loss, which was {self._largest:.3g} at most: "
+                "gates will close whatever the data say. Divide it by the number of training samples: "
+                f"loss + tnmars.penalty(model) / len(data). {FALLBACK}"
             )
-
-    def _collapse(self, before: float, loss: float, kept: Counts) -> None:
-        """Warns of a bond that has come to its minimum since the loss was best."""
-        for (layer, bond), (count, size, least) in kept.items():
-            if count <= least < self._kept[layer, bond][0]:
-                self._warn(
-                    "collapse",
-                    f"bond '{bond}' of layer '{layer}' is down to {count} of {size} slices, and the loss has risen "
-                    f"from {before:.3g} to {loss:.3g}. To keep more, {self._advice(layer)}. {FALLBACK}",
-                )
-                return
+            yield "penalty", text
 
     def _advice(self, name: str) -> str:
         layer = dict(layers(self.model))[name]
@@ -162,10 +151,16 @@ class Guards:
         slower = ", or lower the rate of the gates: tnmars.param_groups(..., mask_lr=...)"
         return layer.selector.keeps_more + (slower if layer.masks is not None else "")
 
-    def _warn(self, what: str, text: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            warnings.warn(text, UserWarning, stacklevel=6)
+
+class _Watched:
+    """Losses in windows of one length."""
+
+    def __init__(self) -> None:
+        self.trend = Trend[Counts]()
+        self.before: Counts = {}
+        """What was kept at the look before the losses of the coming window began: one that is logged comes late."""
+        self.taken = 0
+        """How many losses the windows so far had."""
 
 
 def check_logits(model: nn.Module) -> None:
@@ -173,7 +168,7 @@ def check_logits(model: nn.Module) -> None:
     for name, layer in layers(model):
         for bond, logits in zip(layer.graph.bonds, layer.logits(), strict=False):
             if not is_finite(logits):
-                raise diverged(f"bond '{bond}' of layer '{name}'")
+                raise diverged(f"bond '{bond}' of {layer_called(name)}")
 
 
 @torch.no_grad()

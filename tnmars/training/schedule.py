@@ -15,24 +15,17 @@ from zlib import crc32
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 
 from tnmars.arguments import check_arguments, check_state, own, own_seed
 from tnmars.errors import TnmarsError
-from tnmars.layer.distributed import from_first_rank, whole
+from tnmars.layer.distributed import from_first_rank, is_first_rank, whole
 from tnmars.layer.masks import redraw_all_
 from tnmars.layer.module import layers
+from tnmars.layer.wrapped import unwrapped
 from tnmars.training.guards import Guards, Value
 
 UNMOVED = 100
 """The number of steps after warm-up within which a gate should have moved."""
-
-
-WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
-"""Wrappers that hold a model as `module`; a module of the user's own may have that name too."""
-WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""The names that torch's other wrappers hold a model under."""
 
 
 class MaskSchedule:
@@ -105,6 +98,7 @@ class MaskSchedule:
         self.optimizer = optimizer
         self.steps = 0
         self._first: Tensor | None = None
+        self._since = 0
         self._has_warned = False
         self._guards = Guards(model, is_trained=warmup_steps > 0)
         self._set()
@@ -125,8 +119,10 @@ class MaskSchedule:
 
         Args:
             loss: The loss of the step without the penalty, optional. With it, a warning says when a bond collapses: it
-                comes to its minimum, and the loss is worse than before.
-            penalty: What was added to the loss, optional. With both, a warning says if it outweighs the loss.
+                comes to its minimum, and the loss is worse than before. That a layer closes within the first 50 steps
+                is reported without it too.
+            penalty: What was added to the loss, optional. With both, a warning says if it outweighs the loss. Of
+                several processes, the first one warns, by its own losses.
 
         Raises:
             TnmarsError: If logits of gates have become NaN, which is looked for every 50 steps.
@@ -198,13 +194,14 @@ class MaskSchedule:
 
     def _watch(self) -> None:
         """Warns once if there are gates and none has moved since warm-up ended."""
-        if self._has_warned or self.is_warm or self.steps > self.warmup_steps + UNMOVED:
+        if self._has_warned or self.is_warm:
             return
         if self._first is None:
-            self._first = self._logits()
-        elif self.steps == self.warmup_steps + UNMOVED:
+            self._first, self._since = self._logits(), self.steps
+        elif self.steps == self._since + UNMOVED:
             self._has_warned = True
-            if self._first.numel() and torch.equal(self._logits(), self._first):
+            is_same = self._first.numel() and torch.equal(self._logits(), self._first)
+            if is_same and is_first_rank():
                 warnings.warn(
                     f"no gate has moved in {UNMOVED} steps. Is tnmars.penalty(model) part of the loss, and are the "
                     "logits in the optimizer (tnmars.param_groups)?",
@@ -225,22 +222,6 @@ def _check_lengths(decay_steps: float | None, warmup_steps: int, every: int) -> 
         raise TnmarsError(f"every is {every}, but must be at least 1.")
     if decay_steps is not None and not (isfinite(decay_steps) and decay_steps > 0):
         raise TnmarsError(f"decay_steps is {decay_steps}, but must be a number above 0.")
-
-
-def unwrapped(model: nn.Module, name: str) -> str:
-    """The name that a module of a model would have if neither the model nor a part of it were wrapped.
-
-    >>> unwrapped(DataParallel(nn.Sequential(nn.ReLU())), "module.0")
-    '0'
-    """
-    kept: list[str] = []
-    owner: nn.Module | None = model
-    for part in name.split(".") if name else []:
-        assert owner is not None
-        if part not in WRAPPED and not (part == "module" and isinstance(owner, WRAPPERS)):
-            kept.append(part)
-        owner = owner._modules[part]
-    return ".".join(kept)
 
 
 def _shared_seed() -> int:
