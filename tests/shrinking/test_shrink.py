@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import tnmars
 from tnmars import TnmarsError, families
 from tnmars.models.data import batches, placed
-from tnmars.shrinking.batches import count, split
+from tnmars.shrinking.batches import Reader, Stream, split
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class Endless(IterableDataset):
 
 def test_data_without_an_end_train_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tnmars.shrinking.batches.MOST", 20)
-    assert count(DataLoader(Endless(), batch_size=64), student()) == 20 * 64
+    assert Reader.of(DataLoader(Endless(), batch_size=64), student()).count() == 20 * 64
     curve = shrunk(train=DataLoader(Endless(), batch_size=64), budget=90, settings=tnmars.Staircase(first=5))
     assert curve.chosen.parameters <= 90
 
@@ -403,6 +403,11 @@ class Mapped(nn.Module):
         return batch["x"]
 
 
+class Flagged(Mapped):
+    def forward(self, batch: dict[str, Tensor], is_last: bool = False, **more: Any) -> Tensor:
+        return super().forward(batch)
+
+
 class Masked(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         return ids
@@ -411,7 +416,15 @@ class Masked(nn.Module):
 def test_one_argument_that_is_a_list_or_a_mapping_stays_one() -> None:
     packed = pack_sequence([X[0], X[1, :5]], enforce_sorted=False)
     images = [X[0], X[1], X[2]]
-    for given, net in ((images, Listed()), (images[:2], Detector()), ({"x": X}, Mapped()), (packed, nn.LSTM(3, 3))):
+    pair = namedtuple("pair", "x mask")(X, Y)
+    for given, net in (
+        (images, Listed()),
+        (images[:2], Detector()),
+        ({"x": X}, Mapped()),
+        ({"x": X}, Flagged()),
+        (pair, Masked()),
+        (packed, nn.LSTM(3, 3)),
+    ):
         (args, named), target = split((given, Y), 0, net)
         assert len(args) == 1 and args[0] is given and not named and target is Y
         (((taken,), named),) = batches([(given, Y)], model=net)
@@ -424,13 +437,42 @@ def test_one_argument_that_is_a_list_or_a_mapping_stays_one() -> None:
         ([X, Y], nn.Bilinear(2, 2, 2)),
         ((X, Y), Masked()),
         ([X, None], Masked()),
+        ([X, torch.ones(12, 12)], Masked()),  # a mask that all samples share
         ([X], Masked()),
-        ([X], nn.Linear(2, 2)),
+        ([X], nn.ReLU()),
+        ([X.mT], nn.ReLU()),  # samples along another axis
     ],
 )
 def test_a_list_of_arguments_is_all_of_them(given: Any, model: nn.Module) -> None:
     for args, named in (split((given, Y), 0, model)[0], *batches([(given, Y)], model=model)):
         assert len(args) == len(given) and all(map(is_, args, given)) and not named
+
+
+def test_lists_of_one_batch_do_not_decide_about_others() -> None:
+    """Wherever a run goes on from: the same batch is read in the same way, though some happen to look different."""
+    data = [([torch.ones(at % 3 + 1, 5), torch.ones(3, 5)], torch.ones(2)) for at in range(12)]
+    loader: Any = DataLoader(data, batch_size=None, shuffle=True)
+    kinds = set()
+    for epoch in range(8):
+        torch.manual_seed(0)
+        stream = Stream(Reader.of(loader, Masked()), seed=3, epoch=epoch)
+        kinds |= {len(args) for (args, _), _ in stream.take(12)}
+    assert len(kinds) == 1
+
+
+def test_a_later_batch_of_another_kind_is_taken_as_it_is() -> None:
+    train = [([X, Y], Y), (X, Y)]
+    first, second = Reader.of(train, Masked())
+    assert len(first[0][0]) == 2 and second[0][0][0] is X
+    given = list(batches(train, model=Masked()))
+    assert len(given[0][0]) == 2 and given[1][0][0] is X
+
+
+def test_a_list_beside_other_inputs_is_one_of_them() -> None:
+    batch = ([X, Y], X, Y)
+    model = nn.Bilinear(2, 2, 2)
+    for args, _ in (split(batch, 0, model)[0], *batches([batch], model=model)):
+        assert len(args) == 2 and args[0] is batch[0] and args[1] is X
 
 
 @pytest.mark.parametrize("kind", [Listed, Detector])

@@ -113,6 +113,28 @@ def test_a_loss_that_training_made_smaller_than_the_penalty_is_no_problem() -> N
     assert run(layer, schedule, 0.01, 0.1) == []
 
 
+def test_the_losses_of_warm_up_count_as_seen() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    optimizer = torch.optim.Adam([torch.ones(1)])
+    schedule = tnmars.MaskSchedule(layer, 1000, warmup_steps=2 * WINDOW, optimizer=optimizer, seed=0)
+    assert run(layer, schedule, 2.3, 0.1) == []
+    assert not schedule.is_warm and run(layer, schedule, 0.05, 0.1) == []
+    (text,) = run(layer, schedule, 0.05, 2.5)
+    assert "the penalty of the gates, 2.5, outweighs the loss, which was 2.3 at most" in text
+
+
+def test_after_a_resume_the_largest_loss_is_not_known() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    schedule = schedule_of(layer)
+    schedule.load_state_dict({**schedule.state_dict(), "steps": 400})
+    assert run(layer, schedule, 0.05, 0.1) == []
+
+
+def test_a_loss_that_is_huge_is_passed_over() -> None:
+    layer = tnmars.compile(GRAPH, selector=tnmars.Mars())
+    assert run(layer, schedule_of(layer), 1e300) == run(layer, schedule_of(layer), 1e38) == []
+
+
 def test_losses_that_are_not_finite_are_passed_over() -> None:
     """One in ten is NaN or infinite, as with a scaled loss in float16; the others tell of the collapse."""
     layer = tnmars.compile(GRAPH, selector=tnmars.Mars())

@@ -138,7 +138,7 @@ def _taken(value: Any, at: int, model: nn.Module | None, is_nested: bool) -> Bat
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
         text = f"batch {at} of the data is of type {type(value).__name__}, but must be a tensor, a tuple or a mapping."
         raise TnmarsError(Problem(text, "Say how to make inputs of it: inputs=lambda batch: ..."))
-    if is_nested:
+    if is_nested and may_hold_arguments(value[0]):
         return ((), _named(value[0], at, model)) if isinstance(value[0], Mapping) else (tuple(value[0]), {})
     count = 1 if model is None else max(1, _required(model))
     if len(value) < count:
@@ -156,12 +156,17 @@ def _named(value: Mapping[str, Any], at: int, model: nn.Module | None) -> dict[s
     return kept
 
 
+def may_hold_arguments(value: Any) -> bool:
+    """Whether a value may hold several arguments: a list, a tuple without names, or a mapping."""
+    return type(value) in (tuple, list) or isinstance(value, Mapping)
+
+
 def holds_arguments(batch: Any, model: nn.Module | None) -> bool:
     """Whether the first element of a batch, a list, a tuple or a mapping, holds all arguments of a model.
 
-    Otherwise it is one argument: a mapping of which the model takes no entry by name, if it takes one argument only; a
-    list with more elements than the model takes arguments; and, if the model needs but one argument, a list of
-    samples, such as one of images for a detector: the first axes of its tensors are not the number of targets.
+    Otherwise it is one argument. That is so for a mapping without a key that `forward` names, if it needs one argument;
+    for a list with more elements than arguments; and, if the model needs but one, for a list of samples, such as images
+    of different sizes: none of its tensors is as long as the target.
 
     >>> images, targets = [torch.ones(3, 8, 8), torch.ones(3, 9, 9)], torch.ones(2)
     >>> holds_arguments((images, targets), nn.Bilinear(2, 2, 2)), holds_arguments((images, targets), nn.Linear(2, 2))
@@ -170,19 +175,27 @@ def holds_arguments(batch: Any, model: nn.Module | None) -> bool:
     if not isinstance(batch, Sequence) or isinstance(batch, (str, bytes)) or not batch:
         return False
     value, *others = batch
-    is_one = not isinstance(value, (tuple, list, Mapping)) or isinstance(value, PackedSequence)
-    if is_one or model is None:
-        return not is_one
-    parameters = _parameters(model).values()
-    most = inf if any(entry.kind is entry.VAR_POSITIONAL for entry in parameters) else 0
-    most += sum(entry.kind in POSITIONAL for entry in parameters)
+    if model is None or not may_hold_arguments(value):
+        return may_hold_arguments(value)
+    parameters = _parameters(model)
+    kinds = [entry.kind for entry in parameters.values()]
+    required = _required(model)
+    most = inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in POSITIONAL for kind in kinds)
     if isinstance(value, Mapping):
-        return most != 1 or bool(taken_by_name(value, model))
-    if len(value) > most or _required(model) > 1 or most == inf:
-        return len(value) <= most
-    lengths = {len(entry) if entry.dim() else 0 for entry in value if isinstance(entry, Tensor)}
+        is_named = any(key in parameters for key in value if isinstance(key, str))
+        return is_named or (required != 1 and (most != 1 or inspect.Parameter.VAR_KEYWORD in kinds))
+    if required > 1:
+        return len(others) < required and len(value) <= most
+    return len(value) <= most and (most == inf or _are_batched(value, others))
+
+
+def _are_batched(values: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether values are batches of arguments, rather than the samples of one batch."""
+    lengths = [len(entry) if entry.dim() else 0 for entry in values if isinstance(entry, Tensor)]
     targets = _length(others[-1]) if others else 0
-    return len(lengths) == 1 and 0 not in lengths and targets in (0, *lengths)
+    if targets == 0:  # nothing tells how many samples there are
+        return len({*lengths, 0}) == 2
+    return targets in lengths or (len(values) == len(lengths) == 1 != targets)
 
 
 def _length(target: Any) -> int:

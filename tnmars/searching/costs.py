@@ -96,8 +96,10 @@ def limit_of(budget: Budget, graphs: Graphs, batch: int, image: int) -> float:
 
 def _machine(graph: Graph) -> CostModel:
     """The cost model of this machine for the numbers that the layer of a graph will have."""
-    real = torch.get_default_dtype()
-    return machine_model().for_numbers(dtype_name(real.to_complex() if graph.conjugated else real))
+    dtype = torch.get_default_dtype()
+    if graph.conjugated:
+        dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
+    return machine_model().for_numbers(dtype_name(dtype))
 
 
 def _item() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import Problem, TnmarsError, listing
-from tnmars.models.data import Batch, checked, holds_arguments, lacking, names_of, samples, taken_by_name
+from tnmars.models.data import (
+    Batch,
+    checked,
+    holds_arguments,
+    lacking,
+    may_hold_arguments,
+    names_of,
+    samples,
+    taken_by_name,
+)
 
 SHAPE = (
     "Give a DataLoader or a list of batches, each (inputs..., target) or a mapping with the target under 'labels'. "
@@ -49,19 +59,12 @@ def split(batch: Any, at: int, model: nn.Module, is_nested: bool | None = None) 
         text = f"batch {at} of train is of type {type(batch).__name__}, but must be a tuple of inputs and a target."
         raise TnmarsError(Problem(text, SHAPE))
     *inputs, target = batch
-    if len(inputs) == 1 and (holds_arguments(batch, model) if is_nested is None else is_nested):
+    is_nested = holds_arguments(batch, model) if is_nested is None else is_nested
+    if len(inputs) == 1 and is_nested and may_hold_arguments(inputs[0]):
         if isinstance(inputs[0], Mapping):
             return _by_name(inputs[0], at, model), target
         (inputs,) = inputs
     return (tuple(inputs), {}), target
-
-
-def parts(train: Iterable[Any], model: nn.Module) -> Iterator[tuple[Batch, Any]]:
-    """Every batch as `split` gives it. The first one tells what the others are like."""
-    is_nested = None
-    for at, batch in enumerate(train):
-        is_nested = holds_arguments(batch, model) if is_nested is None else is_nested
-        yield split(batch, at, model, is_nested)
 
 
 def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
@@ -78,26 +81,48 @@ def _by_name(given: Mapping[Any, Any], at: int, model: nn.Module) -> Batch:
     return (), named
 
 
-def count(train: Iterable[Any], model: nn.Module) -> int:
-    """The number of training samples. Raises `TnmarsError` if there is no batch, or if batches can be read only once.
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Reads training data for a model. One batch tells what all others are like, wherever a run goes on from."""
 
-    It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
-    have no length, they are read once. Data that do not end count as their first `MOST` batches.
-    """
-    given = checked(train, name="train") if not isinstance(train, Tensor) else None
-    if given is None or isinstance(train, Iterator):
-        what = "a tensor" if given is None else "an iterator, which can be read only once"
-        raise TnmarsError(Problem(f"train is {what}.", SHAPE))
-    first = next(iter(given), None)
-    if first is None:
+    train: Iterable[Any]
+    model: nn.Module
+    first: Any
+    is_nested: bool
+
+    @classmethod
+    def of(cls, train: Any, model: nn.Module) -> Reader:
+        """Looks at the first batch. Raises `TnmarsError` if there is none, or if batches can be read only once."""
+        given = checked(train, name="train") if not isinstance(train, Tensor) else None
+        if given is None or isinstance(train, Iterator):
+            what = "a tensor" if given is None else "an iterator, which can be read only once"
+            raise TnmarsError(Problem(f"train is {what}.", SHAPE))
+        for first in given:
+            return cls(given, model, first, holds_arguments(first, model))
         raise TnmarsError(Problem("train has no batch.", SHAPE))
-    dataset = getattr(train, "dataset", None)
-    for sized, each in ((dataset, 1), (train, _size(*split(first, 0, model)))):
-        try:
-            return max(len(sized) * each, 1)  # type: ignore[arg-type]
-        except TypeError:
-            continue
-    return max(sum(_size(inputs, target) for inputs, target in islice(parts(given, model), MOST)), 1)
+
+    def split(self, batch: Any, at: int) -> tuple[Batch, Any]:
+        """A batch as what the model is called with, and the target."""
+        return split(batch, at, self.model, self.is_nested)
+
+    def __iter__(self) -> Iterator[tuple[Batch, Any]]:
+        """One pass over the batches."""
+        for at, batch in enumerate(self.train):
+            yield self.split(batch, at)
+
+    def count(self) -> int:
+        """The number of training samples.
+
+        It is the length of a loader's data set, or the number of batches times the samples of the first; where batches
+        have no length, they are read once. Data that do not end count as their first `MOST` batches.
+        """
+        dataset = getattr(self.train, "dataset", None)
+        for sized, each in ((dataset, 1), (self.train, _size(*self.split(self.first, 0)))):
+            try:
+                return max(len(sized) * each, 1)  # type: ignore[arg-type]
+            except TypeError:
+                continue
+        return max(sum(_size(inputs, target) for inputs, target in islice(self, MOST)), 1)
 
 
 def _size(inputs: Batch, target: Any) -> int:
@@ -113,10 +138,9 @@ class Stream:
         at: The number of batches of this pass that were taken.
     """
 
-    def __init__(self, train: Iterable[Any], model: nn.Module, seed: int, epoch: int = 0, at: int = 0):
+    def __init__(self, reader: Reader, seed: int, epoch: int = 0, at: int = 0):
         """Continues after batch `at` of a pass; the batches before it are read again, and dropped."""
-        self.train, self.model, self.seed, self.epoch, self.at = train, model, seed, epoch, 0
-        self._is_nested: bool | None = None
+        self.reader, self.train, self.seed, self.epoch, self.at = reader, reader.train, seed, epoch, 0
         self._batches = self._pass()
         for _ in range(at):
             next(self._batches)
@@ -129,8 +153,6 @@ class Stream:
         batches = iter(self.train)
         first = [batch for batch in [next(batches, self)] if batch is not self]
         torch.set_rng_state(state)
-        if first and self._is_nested is None:
-            self._is_nested = holds_arguments(first[0], self.model)
         return chain(first, batches)
 
     def take(self, steps: int) -> Iterator[tuple[Batch, Any]]:
@@ -144,7 +166,7 @@ class Stream:
             if batch is self:
                 raise TnmarsError(Problem("train has batches only in its first pass.", SHAPE))
             self.at += 1
-            yield split(batch, self.at - 1, self.model, self._is_nested)
+            yield self.reader.split(batch, self.at - 1)
 
 
 def reseed(seed: int, what: str, number: int, train: Iterable[Any] | None = None) -> None:

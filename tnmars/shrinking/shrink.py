@@ -21,7 +21,7 @@ from tnmars.layer.module import layers
 from tnmars.models.bar import Advance, bar
 from tnmars.models.calibration import as_is
 from tnmars.models.data import call, device_of, moved, placed
-from tnmars.shrinking.batches import Stream, count, own_random_state, parts, plain, reseed
+from tnmars.shrinking.batches import Reader, Stream, own_random_state, plain, reseed
 from tnmars.shrinking.curve import Curve, Point, is_same
 from tnmars.shrinking.model import share_
 from tnmars.shrinking.rule import ShrinkWarning
@@ -142,11 +142,12 @@ def shrink(
     share_((*work.parameters(), *work.buffers()))
     with own_random_state(train), torch.enable_grad():
         reseed(seed, "start", 0, train)
-        trained = count(train, model)
-        inputs, _ = next(parts(train, model))
+        reader = Reader.of(train, model)
+        trained = reader.count()
+        inputs, _ = next(iter(reader))
         args, named = moved(inputs, device_of(work))
         run = _Run(work, loss, evaluate, known, watch)
-        rule = _rule(saliency, train, loss, model)
+        rule = _rule(saliency, reader, loss)
         path = _Path(
             work,
             budget=budget,
@@ -172,20 +173,18 @@ def shrink(
             path._begin(run.score(), {"epoch": 0, "batch": 0, "seed": seed})
         left = path.steps_left
         with bar("shrinking", left, progress) as advance:
-            run.walk(path, Stream(train, work, seed, *plain(path.position)), seed, advance)
+            run.walk(path, Stream(reader, seed, *plain(path.position)), seed, advance)
         return path.curve
 
 
-def _rule(
-    given: str | Saliency, train: Iterable[Any], loss: Callable[[Any, Any], Tensor], model: nn.Module
-) -> Saliency:
+def _rule(given: str | Saliency, reader: Reader, loss: Callable[[Any, Any], Tensor]) -> Saliency:
     """The saliency that is asked for. Raises `TnmarsError`."""
     if callable(given):
         return given
     if given == "norm":
         return from_norms
     if given == "gradient":
-        batches = list(islice(parts(train, model), BATCHES))
+        batches = list(islice(reader, BATCHES))
         return from_gradients(batches, loss)
     raise TnmarsError(Problem(f"saliency is {given!r}.", "It must be 'norm', 'gradient' or a function."))
 

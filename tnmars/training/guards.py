@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ SUDDEN = 3
 """In the first steps the bonds of a layer may not all fall to their least number of slices from this many times it."""
 FALLBACK = "tnmars.shrink needs none of these settings."
 
+LARGEST = torch.finfo(torch.float32).max
+"""Larger losses count as infinite."""
+
 Value = Tensor | float
 Counts = dict[tuple[str, str], tuple[int, int, int]]
 """By layer and bond: how many slices are kept, how many there are, and how many are kept at least."""
@@ -38,9 +41,12 @@ Report = tuple[str, str]
 
 
 class Guards:
-    """Watches the training of the gates of a model. `is_trained` if it was trained before the first step seen here."""
+    """Watches the training of the gates of a model.
 
-    def __init__(self, model: nn.Module, *, is_trained: bool = False):
+    `is_trained` if it was trained before the first step seen here, and `is_resumed` if its gates were, too.
+    """
+
+    def __init__(self, model: nn.Module, *, is_trained: bool = False, is_resumed: bool = False):
         self.model, self.is_trained = model, is_trained
         self._reported: set[str] = set()
         self._steps = 0
@@ -53,8 +59,8 @@ class Guards:
         self._whole = _Watched()
         self._early = _Watched()
         """The same in shorter windows, for the first steps only: later they would only add noise."""
-        self._largest = 0.0
-        """The largest mean loss so far, without its sign."""
+        self._largest = inf if is_resumed else 0.0
+        """The largest mean loss so far, without its sign; infinite if it was not seen."""
 
     def step(self, loss: Value | None, penalty: Value | None) -> None:
         """Looks at a step. Raises `TnmarsError` if a logit is NaN or infinite, which is looked for now and then."""
@@ -75,6 +81,19 @@ class Guards:
                     self._reported.add(kind)
                     if is_first_rank():
                         warnings.warn(text, UserWarning, stacklevel=3)
+
+    def warm(self, loss: Value | None) -> None:
+        """Takes the loss of a step without gates."""
+        if loss is not None:
+            self._losses.append(_apart(loss))
+        if len(self._losses) >= WINDOW:
+            self.begin()
+
+    def begin(self) -> None:
+        """Ends the steps without gates: what is left of their losses."""
+        losses, self._losses = _finite(self._losses), []
+        if losses:
+            self._largest = max(self._largest, abs(sum(losses) / len(losses)))
 
     def _look(self, kept: Counts, is_whole: bool) -> Iterator[Report]:
         """Looks at the gates, and at the losses once there are enough of them.
@@ -193,4 +212,4 @@ def _finite(values: Sequence[Value]) -> list[float]:
     tensors = [value.reshape(()).float() for value in values if isinstance(value, Tensor)]
     read = iter(torch.stack(tensors).tolist() if tensors else [])
     numbers = (next(read) if isinstance(value, Tensor) else float(value) for value in values)
-    return [number for number in numbers if isfinite(number)]
+    return [number for number in numbers if abs(number) <= LARGEST]

@@ -133,11 +133,14 @@ class MaskSchedule:
                 raise TnmarsError(
                     f"{name} has shape {tuple(value.shape)} and type {value.dtype}, but must be a number."
                 )
-        if not self.is_warm:
+        if self.is_warm:
+            self._guards.warm(loss)
+        else:
             self._guards.step(loss, penalty)
         self.steps += 1
         self._set()
         if self.warmup_steps and self.steps == self.warmup_steps:
+            self._guards.begin()
             self._forget()
         self._watch()
 
@@ -172,7 +175,7 @@ class MaskSchedule:
         for key, value in given.items():
             setattr(self, key, value)
         self._first = None
-        self._guards = Guards(self.model, is_trained=self.warmup_steps > 0 or self.steps > 0)
+        self._guards = Guards(self.model, is_trained=self.warmup_steps > 0 or self.steps > 0, is_resumed=self.steps > 0)
         self._set()
 
     def _set(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import inf, sqrt
 from typing import Generic, TypeVar
 
@@ -12,8 +11,10 @@ WORSE, SURE = 0.05, 4.0
 """A mean is worse than the best if it is higher by more than this share, and by so many standard errors."""
 COUNTS = (2, 4, 8)
 """How many windows in a row are compared with the best: many for small rises, few for sudden ones."""
-FEW = 4
-"""The number of windows of the best mean, once there are so many: the noise between fewer is not known."""
+FEW = 2
+"""The number of windows of the best mean, once there are so many: more would lag behind losses that fall fast."""
+ENOUGH = 4
+"""The number of windows between which noise can be measured."""
 LIKELY = 2.0
 """The best mean is the one that is lowest with so many standard errors added: a single lucky window is not it."""
 BLOCKS = 5
@@ -46,12 +47,12 @@ class Mean:
         """What the true mean is hardly above."""
         return self.value + LIKELY * self.spread / sqrt(max(self.count, 1))
 
-    def is_worse_than(self, best: Mean) -> bool:
+    def is_worse_than(self, best: Mean, noise: float) -> bool:
         """Whether losses have risen by more than chance explains.
 
         The best of many means was lucky, and its losses are often closer together too; so the larger spread counts.
         """
-        error = max(self.spread, best.spread) * sqrt(1 / self.count + 1 / best.count)
+        error = max(self.spread, best.spread, noise) * sqrt(1 / self.count + 1 / best.count)
         return self.median > best.value + max(WORSE * abs(best.value), SURE * error)
 
 
@@ -71,6 +72,8 @@ class Trend(Generic[State]):
         self._windows: list[Window[State]] = []
         self._best = Mean(inf, 0.0, 0, inf)
         self._state: State | None = None
+        self._noise = 0.0
+        """The deviation of windows from each other, when losses last were as good as the best."""
 
     def add(self, losses: Sequence[float], state: State) -> Rise[State] | None:
         """Takes the losses of one more window. Returns the rise if the last windows, at least two, are worse.
@@ -84,13 +87,15 @@ class Trend(Generic[State]):
         rise = None
         if self._state is not None:
             last = [self._mean(count) for count in COUNTS if count <= known]
-            worse = [mean for mean in last if mean.is_worse_than(self._best)]
+            worse = [mean for mean in last if mean.is_worse_than(self._best, self._noise)]
             rise = Rise(self._best.value, worse[0].median, self._state) if worse else None
         best = min((self._mean(count) for count in {min(known, FEW), known}), key=lambda mean: mean.bound)
         # so few windows may have been lucky; but they are all that is known where losses rise soon after them
         is_calm = self._windows[-1].value <= self._best.value + WORSE * abs(self._best.value)
         if (is_calm and self._best.count < min(known, FEW)) or best.bound < self._best.bound:
             self._best, self._state = best, self._windows[-best.count].state
+        if is_calm and known >= ENOUGH:
+            self._noise = _deviation([window.value for window in self._windows])
         return rise
 
     def _mean(self, count: int) -> Mean:
@@ -98,8 +103,8 @@ class Trend(Generic[State]):
         noise may last longer than a window."""
         last = self._windows[-count:]
         values = [window.value for window in last]
-        within = sqrt(sum(window.error**2 for window in last) / count)
-        between = _deviation(values) if count > 2 else 0.0
+        within = sqrt(sum(window.error * window.error for window in last) / count)
+        between = _deviation(values) if count >= ENOUGH else 0.0
         return Mean(sum(values) / count, max(within, between), count, sorted(values)[(count - 1) // 2])
 
 
@@ -112,10 +117,10 @@ def _error(losses: Sequence[float]) -> float:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The deviation of values from their trend, by the steps between successive ones.
+    """The deviation of values from a straight line, by how far each is from the middle between its neighbors.
 
-    >>> _deviation([1.0, 3.0, 1.0]) == sqrt(2)
-    True
+    >>> _deviation([1.0, 2.0, 3.0]), _deviation([0.0, 1.0, 0.0, 1.0]) == sqrt(2 / 3)
+    (0.0, True)
     """
-    squares = [(after - before) ** 2 for before, after in pairwise(values)]
-    return sqrt(sum(squares) / max(len(squares), 1) / 2)
+    bends = [first - 2 * second + third for first, second, third in zip(values, values[1:], values[2:], strict=False)]
+    return sqrt(sum(bend * bend for bend in bends) / max(len(bends), 1) / 6)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import tnmars
 from tnmars.graph import counts
 from tnmars.layer.module import layers
-from tnmars.shrinking.batches import count
+from tnmars.shrinking.batches import Reader
 from tnmars.shrinking.scores import score_of
 
 SELECTORS = {"hard": tnmars.Mars(pi=1e-2, alpha=-1.75), "soft": tnmars.Mars(pi=1e-1, alpha=-1.5)}
@@ -108,7 +108,7 @@ def _trained(asked: Asked, given: Task, words: str) -> tuple[nn.Module, float]:
         clock = time.process_time()
         model = given.gated(SELECTORS[words])
         schedule = tnmars.MaskSchedule(model, total_steps=steps, seed=asked.seed)
-        samples = count(given.train, model)
+        samples = Reader.of(given.train, model).count()
 
         def after() -> None:
             schedule.step()

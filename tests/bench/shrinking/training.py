@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import tnmars
 from tnmars.experiments.annealing import optimizer, set_rates_
-from tnmars.shrinking.batches import Stream, count, reseed
+from tnmars.shrinking.batches import Reader, Stream, reseed
 
 if TYPE_CHECKING:
     from bench.shrinking.tasks import Task
@@ -29,7 +29,8 @@ def stages(
 
     `extra` is added to the loss of each step, and `after` is called after it.
     """
-    stream, samples, done = Stream(given.train, model, seed), count(given.train, model), 0
+    reader, done = Reader.of(given.train, model), 0
+    stream, samples = Stream(reader, seed), reader.count()
     for number, length in enumerate(lengths):
         reseed(seed, "stage", number)
         model.train()
