@@ -51,7 +51,7 @@ TARGETS = {
 """The least ratio, 0 for that of the budget, and the least score."""
 WORDS = 340.0
 """The least ratio of the table of words on SST-5, where no model that keeps its size may be better."""
-CONTROLS = ("budgets", "uniform", "random")
+CONTROLS = ("budgets", "uniform", "random", "gradient")
 SAME = 1.1
 """Uniform ranks are a control of the path without a budget if their mean sizes are within this factor."""
 OTHERS = 30
@@ -172,7 +172,7 @@ def _paths(every: Sequence[Record]) -> str:
 
 def _controls(own: Sequence[Record]) -> str:
     """The path beside uniform ranks and random slices, on the same seeds."""
-    rows = [["task", "budget", "seeds", "shrink", "uniform ranks", "random slices"]]
+    rows = [["task", "budget", "seeds", "shrink", "uniform ranks", "random slices", "slices by gradients"]]
     for (task, budget), group in _groups(own, "task", "budget").items():
         by_row = _groups((record for record in group if record["row"] in CONTROLS), "row")
         seeds = {record["seed"] for record in group if record["row"] in CONTROLS[1:]}
@@ -194,10 +194,10 @@ def _controls(own: Sequence[Record]) -> str:
     if len(rows) == 1:
         return ""
     text = """\
-**Does the choice of ranks pay?** Two controls, on the same seeds or the first of them. `uniform` has the start ranks
+**Does the choice of ranks pay?** Controls, on the same seeds or the first of them. `uniform` has the start ranks
 times one factor, of about the asked size, trained from scratch in one annealed run with as many steps as the path took
 to that point, and with the same rates and decay. `random` is the same path with slices chosen by chance in the same
-canonical form.
+canonical form, and the last column the same path with `saliency="gradient"`, where it was run.
 
 """
     return text + as_table(rows) + "\n"
