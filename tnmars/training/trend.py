@@ -8,15 +8,15 @@ from math import inf, sqrt
 from typing import Generic, TypeVar
 
 WORSE, SURE = 0.05, 4.0
-"""A mean is worse than the best if it is higher by more than this share, and by so many standard errors."""
+"""A mean is worse than the best if it is higher by more than this share and this number of standard errors."""
 COUNTS = (2, 4, 8)
 """How many windows in a row are compared with the best: many for small rises, few for sudden ones."""
 FEW = 2
-"""The number of windows of the best mean, once there are so many: more would lag behind losses that fall fast."""
+"""The best mean has at least this number of windows, if there are enough. More would lag behind falling losses."""
 ENOUGH = 4
 """The number of windows between which noise can be measured."""
 LIKELY = 2.0
-"""The best mean is the one that is lowest with so many standard errors added: a single lucky window is not it."""
+"""The best mean is the lowest with this number of standard errors added, so that one lucky window does not count."""
 BLOCKS = 5
 """The number of parts of a window whose means show noise that lasts for several steps."""
 
