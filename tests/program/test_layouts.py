@@ -128,7 +128,7 @@ def test_the_cost_model_decides_between_them(share: float, name: str) -> None:
 def test_the_clock_decides_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
     records.forget()
     monkeypatch.setattr(
-        tuning, "_times", lambda race, forms, behind=1.5: [0.1 if form.name == "push" else 1.0 for form in forms]
+        tuning, "_times", lambda race, forms, *rest: [0.1 if form.name == "push" else 1.0 for form in forms]
     )
     monkeypatch.setattr(tuning, "_ratio", lambda race, form: 1.0)
     layer = tnmars.compile(RING, batch=2, image=8, tune=True, model=CostModel(grouped=0.5))
@@ -205,7 +205,7 @@ def test_a_layer_is_planned_and_timed_for_its_layout(tmp_path: Path, monkeypatch
     records.forget()
     seen: list[bool] = []
 
-    def times(race: tuning.Race, forms: list[Form], behind: float = 1.5) -> list[float]:
+    def times(race: tuning.Race, forms: list[Form], *rest: object) -> list[float]:
         seen.append(race.inputs[0].is_contiguous(memory_format=torch.channels_last))
         return [1.0] * len(forms)
 

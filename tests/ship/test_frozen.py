@@ -421,9 +421,7 @@ def test_a_model_that_is_faster_with_dense_weights_gets_them(monkeypatch: pytest
     monkeypatch.setattr(freezing, "in_turns", lambda *given, **more: [1.0, 1.0])
     records.forget()
     monkeypatch.setattr(tuning, "CLEARLY", 1e9)
-    monkeypatch.setattr(
-        tuning, "_times", lambda race, forms, behind=1.5: [float(bool(form.frame.dense)) for form in forms]
-    )
+    monkeypatch.setattr(tuning, "_times", lambda race, forms, *rest: [float(bool(form.frame.dense)) for form in forms])
     assert not tnmars.freeze(model, "fast", example=x, tune=True).first.form.frame.dense
 
 
@@ -471,7 +469,7 @@ def test_a_table_is_timed_with_all_its_tokens(monkeypatch: pytest.MonkeyPatch) -
     """And the whole table is in the race, as torch's own layer would have it."""
     raced: list[tuple[int, list[int]]] = []
 
-    def times(race: tuning.Race, forms: list, behind: float = 1.5) -> list[float]:
+    def times(race: tuning.Race, forms: list, *rest: object) -> list[float]:
         raced.append((race.inputs[0].numel(), [len(form.program.parts) for form in forms]))
         return [float(len(form.program.parts)) for form in forms]
 

@@ -26,7 +26,8 @@ from tnmars.timing import records, tuning
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test takes over what another has timed; one round is enough where the times do not matter."""
     records.forget()
-    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    for name in ("WHOLE", "SHORT"):
+        monkeypatch.setattr(tuning, name, tuning.Length(1, 1, 0.1))
     monkeypatch.setattr(tuning, "STEP_ROUNDS", 1)
 
 
@@ -100,7 +101,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every form counts as taking the seconds in its name's entry of `SECONDS`; the names that were timed."""
     names: list[str] = []
 
-    def times(race: tuning.Race, forms: Any, behind: float = 1.5) -> list[float]:
+    def times(race: tuning.Race, forms: Any, *rest: object) -> list[float]:
         names.extend(form.name for form in forms)
         return [SECONDS.get(form.name, 1.0) for form in forms]
 

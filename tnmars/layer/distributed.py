@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tnmars.layer.numbers import squared
-from tnmars.layer.torch_state import all_squares, all_times, is_plain
+from tnmars.layer.torch_state import all_norms, all_times, is_plain
 
 
 def is_sharded(value: Tensor) -> bool:
@@ -38,7 +38,8 @@ class _Squares(torch.autograd.Function):
     def forward(ctx: Any, *values: Tensor) -> Tensor:
         ctx.save_for_backward(*values)
         if values[0].dtype not in (torch.float16, torch.bfloat16):  # in these a norm is rounded before it is squared
-            return torch.stack(all_squares(values)).sum()
+            norms = torch.stack(all_norms(values))
+            return torch.dot(norms, norms)
         flat = [value.reshape(-1) for value in values]
         return torch.stack([torch.dot(value, value) for value in flat]).sum()
 

@@ -121,9 +121,9 @@ def copy_all_(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_(list(places), list(values))
 
 
-def all_squares(values: Sequence[Tensor]) -> list[Tensor]:
-    """The sums of the squared entries of values, each a scalar, in one call."""
-    return list(torch._foreach_mul(norms := torch._foreach_norm(list(values)), norms))
+def all_norms(values: Sequence[Tensor]) -> list[Tensor]:
+    """The Euclidean norms of values, each a scalar, in one call."""
+    return list(torch._foreach_norm(list(values)))
 
 
 def all_times(values: Sequence[Tensor], factor: Tensor) -> tuple[Tensor, ...]:

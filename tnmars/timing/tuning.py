@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,9 +35,6 @@ CANDIDATES = 6
 """The number of programs that are raced, each with the chunk size that the model ranks first."""
 SIZES = 3
 """The number of other chunk sizes that the winner is raced against."""
-ROUNDS = 7
-BUDGET = 0.6
-"""The seconds of a race, shared by its candidates."""
 HOPELESS = (3.0, 1.6)
 """A form predicted to be this many times slower than the best is not timed: for quick forms, and for slow ones."""
 EQUAL = 1.04
@@ -46,7 +43,10 @@ BEHIND = 1.5
 """A candidate this many times slower than the fastest after two rounds is dropped."""
 SLOW = 0.05
 """A form that takes this many seconds is a slow one."""
-STEP_ROUNDS = 15
+STEP_ROUNDS, STEP_BUDGET = 15, 0.1
+"""Of a race between a plain and a planned step: the number of rounds, and the seconds that each has."""
+RATIO_BUDGET = 0.075
+"""The seconds that a form and torch's own layer have each, to find their ratio."""
 WORTH = 0.95
 """A training step has a planned backward pass if that takes at most this share of the time."""
 CLEARLY = 0.97
@@ -55,6 +55,17 @@ CLEARLY = 0.97
 LARGEST = 2.0**26
 """Torch's own layer is not timed if its weight has more entries."""
 
+
+class Length(NamedTuple):
+    """How long a race is: the largest and the smallest number of rounds, and the seconds that its candidates share."""
+
+    rounds: int
+    least: int
+    budget: float
+
+
+WHOLE, SHORT = Length(7, 3, 0.45), Length(3, 1, 0.2)
+"""The lengths of a race between programs, and of one between the chunk sizes of a program, which differ less."""
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
 
@@ -182,7 +193,7 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
             return Record(forms.index(winner), 0.0)
         if has_weight(race.graph, winner):
             return Record(forms.index(winner), 1.0)
-        ours, theirs = _times(race, [winner, dense], inf)
+        ours, theirs = _times(race, [winner, dense], inf, WHOLE)
         chosen = winner if ours <= CLEARLY * theirs else dense
         return Record(forms.index(chosen), ours / theirs if chosen is winner else 1.0)
     is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
@@ -199,7 +210,7 @@ def _stepped(race: Race, form: Form, place: int) -> Record:
     """
     dense = _dense_action(race)
     actions = [_action(race, form), _action(race, replace(form, is_planned=True)), *([] if dense is None else [dense])]
-    plain, own, *unit = in_turns(actions, rounds=STEP_ROUNDS, budget=BUDGET / 6, least=2, result=median)
+    plain, own, *unit = in_turns(actions, rounds=STEP_ROUNDS, budget=STEP_BUDGET, least=2, result=median)
     is_planned = own <= WORTH * plain
     return Record(place, (own if is_planned else plain) / unit[0] if unit else 0.0, is_planned)
 
@@ -210,7 +221,7 @@ def _ratio(race: Race, form: Form) -> float:
     if theirs is None:
         return 0.0
     actions = [_action(race, form), theirs]
-    ours, unit = in_turns(actions, rounds=4, budget=BUDGET / 8, least=1, device=race.place["device"])
+    ours, unit = in_turns(actions, rounds=4, budget=RATIO_BUDGET, least=1, device=race.place["device"])
     return ours / unit
 
 
@@ -238,9 +249,9 @@ def _fastest(race: Race, forms: Sequence[Form]) -> Form:
     dense = next((form for form in forms if has_weight(race.graph, form)), None)
     if dense is not None and not any(has_weight(race.graph, form) for form in racing):
         racing.append(dense)
-    winner = _first(race, racing)
+    winner = _first(race, racing, WHOLE)
     others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
-    return _first(race, [winner, *others[:SIZES]])
+    return _first(race, [winner, *others[:SIZES]], SHORT)
 
 
 def _shape(form: Form) -> object:
@@ -248,19 +259,21 @@ def _shape(form: Form) -> object:
     return replace(form.program, sizes=()), form.frame
 
 
-def _first(race: Race, forms: Sequence[Form]) -> Form:
+def _first(race: Race, forms: Sequence[Form], length: Length) -> Form:
+    """The fastest form; of equally fast ones, that with the smallest peak memory."""
     if len(forms) == 1:
         return forms[0]
-    times = _times(race, forms)
+    times = _times(race, forms, BEHIND, length)
     first = [form for form, took in zip(forms, times, strict=True) if took <= EQUAL * min(times)]
     return min(first, key=lambda form: peak(form))
 
 
-def _times(race: Race, forms: Sequence[Form], behind: float = BEHIND) -> list[float]:
+def _times(race: Race, forms: Sequence[Form], behind: float, length: Length) -> list[float]:
     """The seconds of each form, measured in turns."""
     actions = [_action(race, form) for form in forms]
-    budget = BUDGET / len(actions)
-    return in_turns(actions, rounds=ROUNDS, budget=budget, least=2, behind=behind, device=race.place["device"])
+    rounds, least, budget = length
+    share = budget / len(actions)
+    return in_turns(actions, rounds=rounds, budget=share, least=least, behind=behind, device=race.place["device"])
 
 
 def fastest_frozen(

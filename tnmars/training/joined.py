@@ -93,20 +93,27 @@ def grouped(gated: Sequence[TNModule]) -> list[Group] | None:
     if not is_undisturbed():
         return None
     groups: dict[object, Group] = {}
+    known: dict[int, object] = {}
     for layer in gated:
         logits, masks = layer.logits(), layer.masks
         if masks is None or not logits:
             continue
         if any(type(value) is not nn.Parameter or is_sharded(value) for value in logits):
             return None
-        selector: object = masks.selector
-        try:  # all that a selector of the user's own has, not only what its class compares
-            settings: object = (type(selector), frozenset(vars(selector).items()))
-        except TypeError:  # a setting that is a list
-            settings = id(selector)
-        key = (settings, logits[0].dtype, logits[0].device)
+        selector = masks.selector
+        if id(selector) not in known:  # layers often share one
+            known[id(selector)] = _settings(selector)
+        key = (known[id(selector)], logits[0].dtype, logits[0].device)
         groups.setdefault(key, []).append((layer, masks, logits))
     return list(groups.values())
+
+
+def _settings(selector: Selector) -> object:
+    """What equal selectors have in common: all that one of the user's own has, not only what its class compares."""
+    try:
+        return type(selector), frozenset(vars(selector).items())
+    except TypeError:  # a setting that is a list
+        return id(selector)
 
 
 def charged(group: Group) -> Tensor:
