@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tnmars
 from tnmars.layer.predicted import predicted
+from tnmars.plan.layout import Weighing
 from tnmars.program import backward, choice, tape
 from tnmars.program.codec import form_from_json, form_to_json
 from tnmars.program.explain import explain, table
@@ -26,8 +27,8 @@ from tnmars.timing import records, tuning
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test takes over what another has timed; one round is enough where the times do not matter."""
     records.forget()
-    for name in ("WHOLE", "SHORT"):
-        monkeypatch.setattr(tuning, name, tuning.Length(1, 1, 0.1))
+    for name in ("PROGRAMS", "CHUNKS"):
+        monkeypatch.setattr(tuning, name, tuning.Effort(1, 1, 0.1))
     monkeypatch.setattr(tuning, "STEP_ROUNDS", 1)
 
 
@@ -131,6 +132,32 @@ def test_the_dense_weight_is_always_in_the_race(timed: list[str], monkeypatch: p
     monkeypatch.setitem(SECONDS, "dense", 0.5)
     layer = tnmars.compile(graph, batch=64, tune=True)
     assert {layer.plan(mode, 64).name for mode in ("train", "infer")} == {"dense"}
+
+
+@pytest.mark.parametrize("mode", ["train", "infer", "folded"])
+def test_only_a_kept_dense_weight_is_raced_in_both_layouts(timed: list[str], mode: str) -> None:
+    """Making it in every pass takes as long in one layout as in the other."""
+    graph = tnmars.families.lowrank("linear", inputs=(64,), outputs=(64,), rank=60)
+    weighing = Weighing(tnmars.CostModel(), grad=mode == "train", folded=mode == "folded")
+    forms = sorted(choice.all_forms(graph, 64, weighing), key=lambda form: form.cost)
+    tuning.fastest(graph, forms, 64, mode)
+    assert [form.name for form in forms].count("dense") == 2
+    assert timed.count("dense") == (2 if mode == "folded" else 1)
+
+
+def test_programs_race_longer_than_the_chunks_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts: dict[bool, set[tuning.Effort]] = {True: set(), False: set()}
+
+    def times(race: tuning.Race, forms: Any, behind: float, effort: tuning.Effort) -> list[float]:
+        is_one = len({tuning._shape(form) for form in forms}) == 1
+        efforts[is_one].add(effort)
+        return [1.0 + form.chunk for form in forms]
+
+    monkeypatch.setattr(tuning, "_times", times)
+    monkeypatch.setattr(tuning, "PROGRAMS", tuning.Effort(7, 3, 1.0))
+    monkeypatch.setattr(tuning, "CHUNKS", tuning.Effort(3, 2, 0.5))
+    tnmars.compile(tnmars.families.tt("linear", inputs=(8, 8), outputs=(8, 8), rank=8), batch=2048, tune=True)
+    assert efforts == {True: {tuning.CHUNKS}, False: {tuning.PROGRAMS}}
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------

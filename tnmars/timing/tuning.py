@@ -44,7 +44,7 @@ BEHIND = 1.5
 SLOW = 0.05
 """A form that takes this many seconds is a slow one."""
 STEP_ROUNDS, STEP_BUDGET = 15, 0.1
-"""Of a race between a plain and a planned step: the number of rounds, and the seconds that each has."""
+"""Of a race between a plain step, a planned one and torch's own layer: the number of rounds, and each one's seconds."""
 RATIO_BUDGET = 0.075
 """The seconds that a form and torch's own layer have each, to find their ratio."""
 WORTH = 0.95
@@ -56,16 +56,17 @@ LARGEST = 2.0**26
 """Torch's own layer is not timed if its weight has more entries."""
 
 
-class Length(NamedTuple):
-    """How long a race is: the largest and the smallest number of rounds, and the seconds that its candidates share."""
+class Effort(NamedTuple):
+    """What a race may take: the largest number of rounds, the number of them that it has whatever its budget, and the
+    budget in seconds, which its candidates share."""
 
     rounds: int
     least: int
     budget: float
 
 
-WHOLE, SHORT = Length(7, 3, 0.45), Length(3, 1, 0.2)
-"""The lengths of a race between programs, and of one between the chunk sizes of a program, which differ less."""
+PROGRAMS, CHUNKS = Effort(7, 3, 0.45), Effort(3, 2, 0.2)
+"""Of a race between programs, and of one between the chunk sizes of a program, which differ less."""
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
 
@@ -193,7 +194,7 @@ def _outcome(race: Race, forms: Sequence[Form]) -> Record:
             return Record(forms.index(winner), 0.0)
         if has_weight(race.graph, winner):
             return Record(forms.index(winner), 1.0)
-        ours, theirs = _times(race, [winner, dense], inf, WHOLE)
+        ours, theirs = _times(race, [winner, dense], inf, PROGRAMS)
         chosen = winner if ours <= CLEARLY * theirs else dense
         return Record(forms.index(chosen), ours / theirs if chosen is winner else 1.0)
     is_cpu = torch.device(race.place["device"] or "cpu").type == "cpu"
@@ -241,17 +242,19 @@ def _dense_action(race: Race) -> Action | None:
 
 
 def _fastest(race: Race, forms: Sequence[Form]) -> Form:
+    dense = [form for form in forms if has_weight(race.graph, form)]
     best: dict[object, Form] = {}
     for form in forms:
-        if form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost:
+        is_close = form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost
+        # a dense weight that is made in every pass takes as long in either layout: the estimate decides
+        if is_close and (race.mode == "folded" or form not in dense[1:]):
             best.setdefault(_shape(form), form)
     racing = list(best.values())[:CANDIDATES]
-    dense = next((form for form in forms if has_weight(race.graph, form)), None)
-    if dense is not None and not any(has_weight(race.graph, form) for form in racing):
-        racing.append(dense)
-    winner = _first(race, racing, WHOLE)
+    if dense and not any(has_weight(race.graph, form) for form in racing):
+        racing.append(dense[0])
+    winner = _first(race, racing, PROGRAMS)
     others = [form for form in forms if _shape(form) == _shape(winner) and form is not winner]
-    return _first(race, [winner, *others[:SIZES]], SHORT)
+    return _first(race, [winner, *others[:SIZES]], CHUNKS)
 
 
 def _shape(form: Form) -> object:
@@ -259,19 +262,19 @@ def _shape(form: Form) -> object:
     return replace(form.program, sizes=()), form.frame
 
 
-def _first(race: Race, forms: Sequence[Form], length: Length) -> Form:
+def _first(race: Race, forms: Sequence[Form], effort: Effort) -> Form:
     """The fastest form; of equally fast ones, that with the smallest peak memory."""
     if len(forms) == 1:
         return forms[0]
-    times = _times(race, forms, BEHIND, length)
+    times = _times(race, forms, BEHIND, effort)
     first = [form for form, took in zip(forms, times, strict=True) if took <= EQUAL * min(times)]
     return min(first, key=lambda form: peak(form))
 
 
-def _times(race: Race, forms: Sequence[Form], behind: float, length: Length) -> list[float]:
+def _times(race: Race, forms: Sequence[Form], behind: float, effort: Effort) -> list[float]:
     """The seconds of each form, measured in turns."""
     actions = [_action(race, form) for form in forms]
-    rounds, least, budget = length
+    rounds, least, budget = effort
     share = budget / len(actions)
     return in_turns(actions, rounds=rounds, budget=share, least=least, behind=behind, device=race.place["device"])
 

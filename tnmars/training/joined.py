@@ -101,7 +101,7 @@ def grouped(gated: Sequence[TNModule]) -> list[Group] | None:
         if any(type(value) is not nn.Parameter or is_sharded(value) for value in logits):
             return None
         selector = masks.selector
-        if id(selector) not in known:  # layers often share one
+        if id(selector) not in known:  # layers often share one object
             known[id(selector)] = _settings(selector)
         key = (known[id(selector)], logits[0].dtype, logits[0].device)
         groups.setdefault(key, []).append((layer, masks, logits))
@@ -109,7 +109,7 @@ def grouped(gated: Sequence[TNModule]) -> list[Group] | None:
 
 
 def _settings(selector: Selector) -> object:
-    """What equal selectors have in common: all that one of the user's own has, not only what its class compares."""
+    """What tells selectors apart: all that one of the user's own has, not only what its class compares."""
     try:
         return type(selector), frozenset(vars(selector).items())
     except TypeError:  # a setting that is a list
