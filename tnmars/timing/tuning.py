@@ -65,7 +65,7 @@ class Effort(NamedTuple):
     budget: float
 
 
-PROGRAMS, CHUNKS = Effort(7, 3, 0.45), Effort(3, 2, 0.2)
+PROGRAMS, CHUNKS = Effort(7, 3, 0.3), Effort(3, 2, 0.2)
 """Of a race between programs, and of one between the chunk sizes of a program, which differ less."""
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
