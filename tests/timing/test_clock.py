@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -136,3 +139,28 @@ def test_inference_has_no_gradient_and_a_training_step_has() -> None:
     assert first is not None
     assert weight.grad is not None
     assert torch.equal(weight.grad, first), "gradients do not add up"
+
+
+FAULTS = """
+import resource
+import torch
+from tnmars.timing.clock import in_turns
+
+faults = []
+
+def action():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    [torch.ones(2**21) for _ in range(4)]
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+in_turns([action], rounds=4, budget=10.0)
+print(min(faults), faults[0])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the thresholds of glibc's malloc")
+def test_memory_is_reused_from_the_start() -> None:
+    """Four blocks of 8 MB have 8,192 pages. Without care a fresh process gets them anew in every run."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    least, first = map(int, done.stdout.split())
+    assert least < 100 < 4000 < first

@@ -168,24 +168,6 @@ def test_programs_race_longer_than_the_chunks_of_one(monkeypatch: pytest.MonkeyP
     assert efforts == {True: {tuning.CHUNKS}, False: {tuning.PROGRAMS}}
 
 
-@pytest.mark.parametrize(("others", "count"), [([1.02, 2.0], 0), ([1.2, 2.0], 2)])
-def test_forms_that_are_close_race_again(monkeypatch: pytest.MonkeyPatch, others: list[float], count: int) -> None:
-    """A form that was slow by chance wins in the second race; one that was far behind has none."""
-    races: list[int] = []
-
-    def times(race: tuning.Race, forms: Any, *rest: object) -> list[float]:
-        races.append(len(forms))
-        return [1.0, *others][: len(forms)] if len(races) == 1 else [1.0, 0.9]
-
-    monkeypatch.setattr(tuning, "_times", times)
-    graph = tnmars.families.lowrank("linear", inputs=(64,), outputs=(64,), rank=60)
-    forms = choice.all_forms(graph, 64, Weighing(tnmars.CostModel()))[:3]
-    effort = tuning.Effort(1, 1, 0.1, has_second=True)
-    first = tuning._first(tuning.Race(graph, "infer", (), {}), forms, effort)
-    assert races == ([3, count] if count else [3])
-    assert (first is forms[1]) or not count
-
-
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 

@@ -63,12 +63,9 @@ class Effort(NamedTuple):
     rounds: int
     least: int
     budget: float
-    has_second: bool = False
-    """Whether those that are close, but not equal, race again, with new memory: how long a run waits for pages depends
-    on where its memory is."""
 
 
-PROGRAMS, CHUNKS = Effort(7, 3, 0.3, has_second=True), Effort(3, 2, 0.2)
+PROGRAMS, CHUNKS = Effort(7, 3, 0.3), Effort(3, 2, 0.2)
 """Of a race between programs, and of one between the chunk sizes of a program, which differ less."""
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
@@ -270,10 +267,6 @@ def _first(race: Race, forms: Sequence[Form], effort: Effort) -> Form:
     if len(forms) == 1:
         return forms[0]
     times = _times(race, forms, BEHIND, effort)
-    close = [at for at, took in enumerate(times) if took <= BEHIND * min(times)]
-    if effort.has_second and max(times[at] for at in close) > EQUAL * min(times):
-        for at, took in zip(close, _times(race, [forms[at] for at in close], BEHIND, effort), strict=True):
-            times[at] = min(times[at], took)
     first = [form for form, took in zip(forms, times, strict=True) if took <= EQUAL * min(times)]
     return min(first, key=lambda form: peak(form))
 
@@ -281,14 +274,9 @@ def _first(race: Race, forms: Sequence[Form], effort: Effort) -> Form:
 def _times(race: Race, forms: Sequence[Form], behind: float, effort: Effort) -> list[float]:
     """The seconds of each form, measured in turns."""
     actions = [_action(race, form) for form in forms]
-    return in_turns(
-        actions,
-        rounds=effort.rounds,
-        least=effort.least,
-        budget=effort.budget / len(actions),
-        behind=behind,
-        device=race.place["device"],
-    )
+    rounds, least, budget = effort
+    share = budget / len(actions)
+    return in_turns(actions, rounds=rounds, budget=share, least=least, behind=behind, device=race.place["device"])
 
 
 def fastest_frozen(
