@@ -152,7 +152,7 @@ def test_only_a_kept_dense_weight_is_raced_in_both_layouts(monkeypatch: pytest.M
     assert races[0].count("dense") == (2 if mode == "folded" else 1)
 
 
-def test_programs_race_longer_than_the_chunks_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_chunks_have_races_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     efforts: dict[bool, set[tuning.Effort]] = {True: set(), False: set()}
 
     def times(race: tuning.Race, forms: Any, behind: float, effort: tuning.Effort) -> list[float]:

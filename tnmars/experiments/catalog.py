@@ -51,7 +51,8 @@ class Experiment:
 
 
 def _of_texts(corpus: Corpus, seeds: int, minutes: float) -> Experiment:
-    runs = {name: Runs(seeds, (1.5 if name in corpus.gated else 1.0) * minutes) for name in corpus.variants}
+    longer = corpus.gated_epochs / corpus.epochs
+    runs = {name: Runs(seeds, (longer if name in corpus.gated else 1.0) * minutes) for name in corpus.variants}
     return Experiment(corpus.variants, corpus.run, corpus.paper, prepare=corpus.prepare, runs=runs)
 
 

@@ -25,9 +25,10 @@ SURE = 2
 WARM = 0.05
 """An action shorter than this many seconds runs once, unmeasured, before each of its turns: as in a loop of its own."""
 SETTLED = 31 * 2**20
-"""The bytes of a block that is freed before anything is timed. The C library of Linux asks the system for fresh pages
-for every block larger than any that was freed so far, up to 32 MB (malloc's dynamic thresholds). In a fresh process a
-step can therefore take twice as long as in one that has trained for a while, and another form can be the fastest."""
+"""The bytes of a block that is freed before anything is timed. glibc's malloc returns free memory at the end of its
+heap to the system once there is twice as much of it as the largest block that was freed so far, counting blocks of less
+than 32 MB. Until a process has freed a large one, a step can therefore fetch its memory anew each time and take twice
+as long, and another form can be the fastest."""
 
 
 def in_turns(
@@ -49,8 +50,8 @@ def in_turns(
 
     Every action runs once, which also warms it up. Then each has a turn in every round, in an order that changes from
     round to round: what one leaves in caches and in the allocator matters to the next. No action is dropped for its
-    first run, because the first one in a process also pays for what is set up only once. Memory is reused from the
-    start, as it is after some steps of training.
+    first run, because the first one in a process also pays for what is set up only once. From here on the process
+    keeps up to 62 MB of free memory; see `SETTLED`.
 
     Args:
         actions: What to time.
@@ -65,7 +66,7 @@ def in_turns(
         device: Where the actions compute, by default on the CPU.
         result: What to make of the times of an action.
     """
-    torch.empty(SETTLED, dtype=torch.uint8, device="cpu")  # freed at once, and never written to
+    torch.empty(SETTLED, dtype=torch.uint8, device="cpu")  # freed at once
     timed = _timer(torch.device(device or "cpu"))
     times = [[timed(action)] for action in actions]
     spent = [0.0 for _ in actions]  # the first run does not count here either

@@ -44,7 +44,7 @@ BEHIND = 1.5
 SLOW = 0.05
 """A form that takes this many seconds is a slow one."""
 STEP_ROUNDS, STEP_BUDGET = 15, 0.1
-"""Of a race between a plain step, a planned one and torch's own layer: the number of rounds, and each one's seconds."""
+"""The rounds of a race between a plain step, a planned one and torch's own layer, and the seconds that each one has."""
 RATIO_BUDGET = 0.075
 """The seconds that a form and torch's own layer have each, to find their ratio."""
 WORTH = 0.95
@@ -66,7 +66,7 @@ class Effort(NamedTuple):
 
 
 PROGRAMS, CHUNKS = Effort(7, 3, 0.3), Effort(3, 2, 0.2)
-"""Of a race between programs, and of one between the chunk sizes of a program, which differ less."""
+"""What a race between programs may take, and a race between the chunk sizes of one program, which differ less."""
 Place = dict[str, Any]
 """The device and the type of a layer's numbers."""
 
@@ -246,7 +246,7 @@ def _fastest(race: Race, forms: Sequence[Form]) -> Form:
     best: dict[object, Form] = {}
     for form in forms:
         is_close = form.cost <= HOPELESS[forms[0].cost > SLOW] * forms[0].cost
-        # a dense weight that is made in every pass takes as long in either layout: the estimate decides
+        # in every pass the weight is made anew, which takes most of the time in either layout: the estimate decides
         if is_close and (race.mode == "folded" or form not in dense[1:]):
             best.setdefault(_shape(form), form)
     racing = list(best.values())[:CANDIDATES]
