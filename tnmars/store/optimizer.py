@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tnmars.errors import CheckpointError, Problem, TnmarsError, listing
-from tnmars.layer.distributed import whole
+from tnmars.layer.distributed import is_sharded, whole
 from tnmars.spec.nodes import shorten
 from tnmars.store import trial
 from tnmars.store.plain import decode, encode
@@ -166,10 +166,20 @@ def load_(optimizer: Optimizer, saved: Saved, model: nn.Module) -> None:
         groups[at].update({"params": [named[name] for name in params], **optimizer.defaults, **settings})
     del groups[len(saved.groups) :]
     optimizer.state.clear()
+    moved = any(group.get("capturable") or group.get("fused") for group in groups)
     for name, entries in saved.state.items():
         parameter = named[name]
-        moved = any(group.get("capturable") or group.get("fused") for group in groups)
         optimizer.state[parameter] = {
-            key: value.to(parameter.device) if isinstance(value, Tensor) and (moved or key != "step") else value
+            key: _laid_out(value, parameter) if isinstance(value, Tensor) and (moved or key != "step") else value
             for key, value in entries.items()
         }
+
+
+def _laid_out(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A value where its parameter is, and in the same order in memory, which files do not keep.
+
+    A fused optimizer goes through both from entry to entry, and would combine the wrong ones.
+    """
+    if value.shape != parameter.shape or is_sharded(parameter) or value.stride() == parameter.stride():
+        return value.to(parameter.device)
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
