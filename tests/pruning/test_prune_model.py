@@ -374,3 +374,25 @@ def test_specs_are_pruned_trained_and_pruned_again(name: str) -> None:
         with torch.no_grad():
             for logits in layer.logits():
                 logits.normal_(0, 2)
+
+
+@pytest.mark.parametrize("keep", [[0, 1, 2], [0, 2]])
+def test_a_fused_optimizer_goes_on_with_images_in_channels_last(keep: list[int]) -> None:
+    """It pairs entries of parameters and state by their order in memory; the plain one, by their places."""
+    graph = tnmars.families.tucker2("conv", inputs=(4,), outputs=(6,), kernel=(3, 3), rank=3)
+    layer = tnmars.compile(graph, selector=tnmars.Mars(), batch=2, image=8)
+    first = nn.Sequential(layer).to(memory_format=torch.channels_last)
+    found = []
+    for is_fused in (False, True):
+        model = copy.deepcopy(first)
+        optimizer = torch.optim.Adam(tnmars.param_groups(model, lr=0.05), fused=is_fused)
+        for step in range(6):
+            x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(step))
+            model(x.to(memory_format=torch.channels_last)).square().sum().backward()
+            if step == 2:  # with gradients, which follow too
+                tnmars.prune_(model, keep={"0": {"r1": keep}}, optimizer=optimizer)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append([value.detach() for value in model.parameters()])
+    for plain, fused in zip(*found, strict=True):
+        assert oracle.error(fused, plain) <= 1e-5

@@ -324,12 +324,13 @@ def _changes(
     old_gates: Mapping[str, nn.Parameter],
     gates: Mapping[str, nn.Parameter],
 ) -> dict[nn.Parameter, Change]:
-    """What replaced each parameter: a part of it, or nothing."""
+    """What replaced each parameter that did not stay: a part of it, or nothing."""
     changes: dict[nn.Parameter, Change] = {}
     for name, old in old_cores.items():
         fate = entry.followed[name]
         new = None if fate.name is None else cores[fate.name]
-        changes[old] = Change(new, fate.after, entry.factors.get(name))
+        if new is not old:
+            changes[old] = Change(new, fate.after, entry.factors.get(name))
     before = {was: now for now, was in entry.first.bonds}
     taken = dict(entry.first.taken)
     for name, old in old_gates.items():
